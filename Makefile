@@ -1,0 +1,21 @@
+# The same three commands for people and for CI.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup test clean
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,dev]"
+	touch $@
+
+test: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2
+
+clean:
+	rm -rf .venv build

@@ -1,0 +1,61 @@
+"""Axial Transformers: exact-likelihood models of images, video and any N-D integer array.
+
+Names are imported on first use, so that `axial --help` need not wait for torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from axial.attention import AxialAttention
+    from axial.checkpoint import fingerprint, load, save
+    from axial.config import DataShape, ModelConfig
+    from axial.errors import AxialError, CheckpointError, ConfigError, InputError
+    from axial.likelihood import bits, bits_per_dim, element_bits
+    from axial.model import AxialTransformer
+    from axial.sample import draw
+    from axial.tensorflow import from_tensorflow, load_tensorflow
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "attention": ["AxialAttention"],
+    "checkpoint": ["fingerprint", "load", "save"],
+    "config": ["DataShape", "ModelConfig"],
+    "errors": ["AxialError", "CheckpointError", "ConfigError", "InputError"],
+    "likelihood": ["bits", "bits_per_dim", "element_bits"],
+    "model": ["AxialTransformer"],
+    "sample": ["draw"],
+    "tensorflow": ["from_tensorflow", "load_tensorflow"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AxialAttention",
+    "AxialError",
+    "AxialTransformer",
+    "CheckpointError",
+    "ConfigError",
+    "DataShape",
+    "InputError",
+    "ModelConfig",
+    "bits",
+    "bits_per_dim",
+    "draw",
+    "element_bits",
+    "fingerprint",
+    "from_tensorflow",
+    "load",
+    "load_tensorflow",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'axial' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"axial.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,162 @@
+"""Attention along one axis of an N-dimensional grid, and how dense layers start out.
+
+b batch, *axes the data axes (slowest first), d model width, n heads, e width of one head,
+l length of the attended axis, m length of the memory along it, r batch and slower axes folded,
+f faster axes folded. `x_rlfd` has its axes in that order.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from axial.config import check_heads
+from axial.errors import ConfigError, InputError
+
+# The fused CUDA kernels put batch and heads on grid dimensions that end here.
+MOST_LINES = 65_535
+
+# Standard deviation of a standard normal cut off at two standard deviations.
+_TRUNCATED_STD = 0.87962566103423978
+
+
+def init_dense(weight: Tensor, *, fan_in: int, scale: float = 1.0) -> None:
+    """Fill with a truncated normal whose variance after truncation is `scale / fan_in`."""
+    std = math.sqrt(scale / fan_in) / _TRUNCATED_STD
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+class AxialAttention(nn.Module):
+    """Attention in which an element sees only its own line along `axis`.
+
+    On an (h, w) image this costs h * w * l products instead of (h * w) ** 2, with l = h or w.
+    `causal=True` hides what comes later on the line; `dropout` acts on the attention weights
+    while training. No data is moved: whatever the axis, queries, keys and values are views of
+    one dense layer's output, whose features are ordered (heads, q k v, head width) to allow it.
+    """
+
+    def __init__(
+        self, width: int, heads: int, axis: int, *, causal: bool, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        if axis < 0:
+            raise ConfigError(f"axis is {axis}: count the data axes from 0, the slowest")
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout is {dropout}: use a number from 0 up to below 1")
+        self.heads = heads
+        self.axis = axis
+        self.causal = causal
+        self.dropout = dropout
+        self.to_qkv = nn.Linear(width, 3 * width)
+        self.to_out = nn.Linear(width, width)
+        self.reset_parameters()
+
+    def reset_parameters(self, *, out_scale: float = 1.0) -> None:
+        """Draw new weights; `out_scale` near 0 makes a residual branch start as nothing."""
+        width = self.to_out.in_features
+        init_dense(self.to_qkv.weight, fan_in=width)
+        init_dense(self.to_out.weight, fan_in=width, scale=out_scale)
+        nn.init.zeros_(self.to_qkv.bias)
+        nn.init.zeros_(self.to_out.bias)
+
+    def forward(
+        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "b *other d"] | None = None
+    ) -> Float[Tensor, "b *axes d"]:
+        """Attend along the line of `x`, or of `memory`.
+
+        `memory` has the axes of `x`, but any length along `axis`; other axes may have length 1
+        and are then shared by all lines.
+        """
+        q_rlfne, k_rmfne, v_rmfne = self._project(x, memory)
+        faster = q_rlfne.shape[2]
+        # Faster axes ride along as heads and slower ones as batch, so no line is copied.
+        q, k, v = (rearrange(t, "r l f n e -> r (f n) l e") for t in (q_rlfne, k_rmfne, v_rmfne))
+        dropout = self.dropout if self.training else 0.0
+        out = _attend(q, k, v, causal=self.causal, dropout=dropout)
+        out = rearrange(out, "r (f n) l e -> r l f (n e)", f=faster, n=self.heads)
+        return self.to_out(out.reshape(x.shape))
+
+    def weights(
+        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "b *other d"] | None = None
+    ) -> Float[Tensor, "b *axes n m"]:
+        """How much each element looks at each place of its line, per head: for pictures.
+
+        This is what `forward` never builds: length-squared numbers for each line and head.
+        """
+        q_rlfne, k_rmfne, _ = self._project(x, memory)
+        scores = torch.einsum("rlfne,rmfne->rlfnm", q_rlfne, k_rmfne)
+        scores = scores / math.sqrt(q_rlfne.shape[-1])
+        if self.causal:
+            places = torch.arange(scores.shape[-1], device=x.device)
+            later = places > places.view(-1, 1, 1, 1)
+            scores = scores.masked_fill(later, -math.inf)
+        return scores.softmax(-1).reshape(*x.shape[:-1], self.heads, -1)
+
+    def _project(
+        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "b *other d"] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values as views (r, l or m, f, n, e)."""
+        self._check(x, memory)
+        if memory is None:
+            q, k, v = self._folded(self.to_qkv(x), parts=3).unbind(-2)
+            return q, k, v
+
+        weight = rearrange(self.to_qkv.weight, "(n s e) d -> s n e d", s=3, n=self.heads)
+        bias = rearrange(self.to_qkv.bias, "(n s e) -> s n e", s=3, n=self.heads)
+        query = F.linear(x, weight[0].flatten(0, 1), bias[0].flatten())
+        weight_kv = rearrange(weight[1:], "s n e d -> (n s e) d")
+        keys = F.linear(memory, weight_kv, rearrange(bias[1:], "s n e -> (n s e)"))
+        shape = list(x.shape[:-1])
+        shape[1 + self.axis] = memory.shape[1 + self.axis]
+        k, v = self._folded(keys.expand(*shape, -1), parts=2).unbind(-2)
+        return self._folded(query, parts=1).squeeze(-2), k, v
+
+    def _folded(self, features: Tensor, *, parts: int) -> Tensor:
+        """(b, *axes, n * parts * e) -> (r, l, f, n, parts, e), without a copy if contiguous."""
+        dim = 1 + self.axis
+        slower, length, faster = (
+            features.shape[:dim],
+            features.shape[dim],
+            features.shape[dim + 1 : -1],
+        )
+        return features.reshape(slower.numel(), length, faster.numel(), self.heads, parts, -1)
+
+    def _check(self, x: Tensor, memory: Tensor | None) -> None:
+        dim, width = 1 + self.axis, self.to_out.in_features
+        if x.ndim < dim + 2 or x.shape[-1] != width:
+            raise InputError(
+                f"attention along axis {self.axis} got shape {tuple(x.shape)}: give "
+                f"(batch, *axes, {width}) with at least {dim} axes"
+            )
+        if memory is None:
+            return
+        if self.causal:
+            raise InputError("causal attention has no memory form: use causal=False with memory=")
+        pairs = [
+            pair for i, pair in enumerate(zip(memory.shape, x.shape, strict=False)) if i != dim
+        ]
+        if (
+            memory.ndim != x.ndim
+            or memory.shape[-1] != width
+            or memory.shape[0] != x.shape[0]
+            or any(m not in (1, length) for m, length in pairs)
+        ):
+            raise InputError(
+                f"memory of shape {tuple(memory.shape)} does not lie beside x of shape "
+                f"{tuple(x.shape)}: all but axis {self.axis} must be equal, or 1"
+            )
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float) -> Tensor:
+    """`scaled_dot_product_attention` in calls small enough for every backend."""
+    for dim in (0, 1):
+        if q.shape[dim] > MOST_LINES:
+            parts = zip(*(t.split(MOST_LINES, dim) for t in (q, k, v)), strict=True)
+            return torch.cat(
+                [_attend(*part, causal=causal, dropout=dropout) for part in parts], dim
+            )
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)

@@ -1,0 +1,228 @@
+"""TensorFlow's tensor bundle, the format of its checkpoints, read with numpy alone.
+
+`NAME.index` is a sorted table of variables in checksummed blocks (the LevelDB table format);
+`NAME.data-0000i-of-0000n` holds their bytes, with a checksum for each in the index.
+"""
+
+import math
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from axial.crc32c import masked_crc32c
+from axial.errors import CheckpointError
+
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER = 48
+_DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "bfloat16", 19: "<f2"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor's bytes are, and what they should be."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    shards: int
+    offset: int
+    size: int
+    checksum: int
+    sliced: bool
+
+
+def find_bundle(path: Path) -> Path:
+    """The common path of a checkpoint's files, from its folder or from that path itself."""
+    if path.with_name(path.name + ".index").is_file():
+        return path
+    if not path.is_dir():
+        raise CheckpointError(
+            f"{path}: no such TensorFlow checkpoint; name the folder that holds it"
+        )
+    state = path / "checkpoint"
+    if state.is_file():
+        found = re.search(
+            r'(?m)^model_checkpoint_path: "(.*)"', state.read_text("utf-8", "replace")
+        )
+        # The path inside is that of the machine it was trained on; only its last part counts.
+        if found and (path / (Path(found[1]).name + ".index")).is_file():
+            return path / Path(found[1]).name
+    indices = sorted(path.glob("*.index"))
+    if len(indices) != 1:
+        names = ", ".join(index.stem for index in indices) or "none"
+        raise CheckpointError(
+            f"{path}: expected one TensorFlow checkpoint (a file .index), found {names}; "
+            f"name it as {path}/NAME"
+        )
+    return indices[0].with_suffix("")
+
+
+def read_index(path: Path) -> dict[str, Entry]:
+    """Every tensor the bundle lists, by name."""
+    data = path.read_bytes()
+    if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
+        raise CheckpointError(f"{path}: not a TensorFlow checkpoint index, or cut short")
+    try:
+        rows = dict(_read_table(data))
+        header = dict(_read_fields(rows.pop(b"")))
+        if header.get(2, 0) != 0:
+            raise ValueError("its data is big-endian, which is not supported")
+        shards = int(header.get(1, 1))
+        return {name.decode(): _read_entry(row, shards) for name, row in rows.items()}
+    except (ValueError, KeyError, IndexError, struct.error) as error:
+        raise CheckpointError(f"{path}: damaged index: {error}; copy it again") from error
+
+
+def _read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a LevelDB table, in order."""
+    footer = data[-_FOOTER:-8]
+    at = 0
+    for _ in range(2):  # the meta index, which is empty here
+        _, at = _read_varint(footer, at)
+    for _, handle in _read_block(data, *_read_handle(footer, at)):
+        yield from _read_block(data, *_read_handle(handle, 0))
+
+
+def _read_handle(data: bytes, at: int) -> tuple[int, int]:
+    offset, at = _read_varint(data, at)
+    size, _ = _read_varint(data, at)
+    return offset, size
+
+
+def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """One block: keys that share a prefix with the one before, then restart points we skip."""
+    end = offset + size + 1
+    if end + 4 > len(data):
+        raise ValueError(f"a block at byte {offset} reaches beyond the file")
+    if masked_crc32c(data[offset:end]) != struct.unpack("<I", data[end : end + 4])[0]:
+        raise ValueError(f"the checksum of the block at byte {offset} is wrong")
+    block, compression = data[offset : end - 1], data[end - 1]
+    if compression == 1:
+        block = _uncompress_snappy(block)
+    elif compression != 0:
+        raise ValueError(f"the block at byte {offset} has unknown compression {compression}")
+    restarts = struct.unpack("<I", block[-4:])[0]
+    stop = len(block) - 4 - 4 * restarts
+    at, key = 0, b""
+    while at < stop:
+        shared, at = _read_varint(block, at)
+        fresh, at = _read_varint(block, at)
+        length, at = _read_varint(block, at)
+        key = key[:shared] + block[at : at + fresh]
+        yield key, block[at + fresh : at + fresh + length]
+        at += fresh + length
+
+
+def _uncompress_snappy(data: bytes) -> bytes:
+    """Undo Snappy: literals, and copies of what was already written."""
+    length, at = _read_varint(data, 0)
+    out = bytearray()
+    while at < len(data):
+        tag, kind = data[at] >> 2, data[at] & 3
+        at += 1
+        if kind == 0:
+            wide = max(0, tag - 59)  # 60 to 63: the length is in the next 1 to 4 bytes
+            size = 1 + (int.from_bytes(data[at : at + wide], "little") if wide else tag)
+            out += data[at + wide : at + wide + size]
+            at += wide + size
+            continue
+        wide = (0, 1, 2, 4)[kind]
+        back = int.from_bytes(data[at : at + wide], "little") + (
+            (tag >> 3 << 8) if kind == 1 else 0
+        )
+        size = (tag & 7) + 4 if kind == 1 else tag + 1
+        at += wide
+        if not 0 < back <= len(out):
+            raise ValueError("a Snappy copy points outside the block")
+        for _ in range(size):  # source and target may overlap
+            out.append(out[-back])
+    if len(out) != length:
+        raise ValueError(f"a Snappy block holds {len(out)} bytes instead of {length}")
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A little-endian base-128 number, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Fields of a protocol buffer message."""
+    at = 0
+    while at < len(data):
+        key, at = _read_varint(data, at)
+        kind = key & 7
+        value: int | bytes
+        if kind == 0:
+            value, at = _read_varint(data, at)
+        elif kind == 2:
+            size, at = _read_varint(data, at)
+            value, at = data[at : at + size], at + size
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+            value, at = int.from_bytes(data[at : at + size], "little"), at + size
+        else:
+            raise ValueError(f"a field of unknown kind {kind}")
+        yield key >> 3, value
+
+
+def _read_entry(row: bytes, shards: int) -> Entry:
+    numbers: dict[int, int] = {}
+    shape: list[int] = []
+    for field, value in _read_fields(row):
+        if isinstance(value, int):
+            numbers[field] = value
+        elif field == 2:
+            dims = [dim for number, dim in _read_fields(value) if number == 2]
+            shape = [int(dict(_read_fields(bytes(dim))).get(1, 0)) for dim in dims if dim != 0]
+        elif field == 7:
+            numbers[field] = 1
+    return Entry(
+        dtype=numbers.get(1, 0),
+        shape=tuple(shape),
+        shard=numbers.get(3, 0),
+        shards=shards,
+        offset=numbers.get(4, 0),
+        size=numbers.get(5, 0),
+        checksum=numbers.get(6, 0),
+        sliced=7 in numbers,
+    )
+
+
+def read_tensor(prefix: Path, name: str, entry: Entry) -> NDArray[np.generic]:
+    """The values of one variable, after their checksum."""
+    path = prefix.with_name(f"{prefix.name}.data-{entry.shard:05d}-of-{entry.shards:05d}")
+    dtype = _DTYPES.get(entry.dtype)
+    if dtype is None or entry.sliced:
+        what = "in slices" if entry.sliced else f"of TensorFlow type {entry.dtype}"
+        raise CheckpointError(f"{path}: variable {name} is stored {what}, which is not supported")
+    stored = np.dtype("<u2" if dtype == "bfloat16" else dtype)
+    if math.prod(entry.shape) * stored.itemsize != entry.size:
+        raise CheckpointError(f"{path}: variable {name} has {entry.size} bytes for {entry.shape}")
+    try:
+        with path.open("rb") as file:
+            file.seek(entry.offset)
+            data = file.read(entry.size)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); copy it again"
+        ) from error
+    if len(data) != entry.size:
+        raise CheckpointError(f"{path}: cut short in variable {name}; copy it again")
+    if masked_crc32c(data) != entry.checksum:
+        raise CheckpointError(f"{path}: the checksum of variable {name} is wrong; copy it again")
+    values = np.frombuffer(data, stored).reshape(entry.shape)
+    if dtype == "bfloat16":
+        return (values.astype("<u4") << 16).view("<f4")
+    return values

@@ -1,0 +1,213 @@
+"""What a model is made of, and what cannot be made: checked here, once, without torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+from axial.errors import ConfigError
+
+Inner = Literal["attention", "lstm"]
+ChannelMode = Literal["encode", "rows", "columns"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShape:
+    """What a preset has to know about the data it will model."""
+
+    axes: tuple[int, ...]
+    """Lengths of the grid, slowest first: height and width for an image."""
+    channels: int = 1
+    """Channels of each element; 3 for RGB, 3 * frames for a channel-stacked video."""
+    values: int = 256
+    """How many values an element can take."""
+    classes: int = 0
+    """How many labels there are; 0 for unlabelled data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """An Axial Transformer: the data it models, its sizes, its variants."""
+
+    axes: tuple[int, ...]
+    """Lengths of the grid, slowest first: height and width for an image."""
+    channels: int = 1
+    """Channels of each element; 3 for RGB, 3 * frames for a channel-stacked video."""
+    values: int = 256
+    """How many values an element can take: x is in [0, values)."""
+    width: int
+    """Features of each position, everywhere in the model."""
+    heads: int
+    """Attention heads; they split the width into equal consecutive slices."""
+    encoder_layers: int
+    """Unmasked blocks over the channels already known; 0 leaves the encoder out."""
+    decoder_layers: tuple[int, ...]
+    """Blocks of each decoder level, one level per axis, slowest first."""
+    mlp_ratio: int = 1
+    """Hidden features of the feed-forward layers, in multiples of the width."""
+    inner: Inner = "attention"
+    """What runs along the last axis: masked attention blocks, or a single LSTM layer."""
+    channel_mode: ChannelMode = "encode"
+    """Channels one after another behind an encoder, or stacked into one larger grid."""
+    classes: int = 0
+    """Labels the model is conditioned on; 0 for an unconditional model."""
+    dropout: float = 0.0
+    """Share of each residual branch dropped in training."""
+    given_channels: int = 0
+    """Leading channels that are always known: the model is p(the others | these)."""
+    given_steps: int = 0
+    """Leading steps of axis 0 that are always known, in every channel."""
+    plane_scale: float | None = None
+    """Divisor of the encoder's input planes; None means values - 1."""
+
+    def __post_init__(self) -> None:
+        for name in ("axes", "decoder_layers"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        self._check_numbers()
+        self._check_layers()
+        self._check_given()
+
+    @property
+    def plane_axes(self) -> tuple[int, ...]:
+        """The grid the decoder works on: `axes`, grown by the channels where they are stacked."""
+        if self.channel_mode == "rows":
+            return (self.channels * self.axes[0], *self.axes[1:])
+        if self.channel_mode == "columns":
+            return (*self.axes[:-1], self.axes[-1] * self.channels)
+        return self.axes
+
+    @property
+    def planes(self) -> int:
+        """How many passes of the decoder score one example: 1 where channels are stacked."""
+        return self.channels if self.channel_mode == "encode" else 1
+
+    @property
+    def plane_divisor(self) -> float:
+        """What the encoder divides its input by."""
+        return float(self.values - 1 if self.plane_scale is None else self.plane_scale)
+
+    @property
+    def elements(self) -> int:
+        """Elements of one example that carry bits: all but the given ones."""
+        steps = (self.axes[0] - self.given_steps) * math.prod(self.axes[1:])
+        return steps * (self.channels - self.given_channels)
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe this configuration in plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration `to_json` described; unknown or missing names are refused."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ConfigError(
+                f"model config: {unknown[0]!r} is not a setting of this version; upgrade axial"
+            )
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"model config: {error}") from error
+
+    def _check_numbers(self) -> None:
+        for name in ("axes", "decoder_layers"):
+            for length in getattr(self, name):
+                _check_int(name, length, at_least=1)
+        if not self.axes:
+            raise ConfigError("axes is empty: name the length of at least one axis, as in (32, 32)")
+        for name, least in _LEAST.items():
+            _check_int(name, getattr(self, name), at_least=least)
+        for name, choices in (("inner", get_args(Inner)), ("channel_mode", get_args(ChannelMode))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
+                )
+        check_heads(self.width, self.heads)
+        if not (_is_number(self.dropout) and 0 <= self.dropout < 1):
+            raise ConfigError(f"dropout is {self.dropout!r}: use a number from 0 up to below 1")
+        scale = self.plane_scale
+        if scale is not None and not (_is_number(scale) and 0 < scale < math.inf):
+            raise ConfigError(f"plane_scale is {scale!r}: use a positive number, or None")
+
+    def _check_layers(self) -> None:
+        count = len(self.axes)
+        if len(self.decoder_layers) != count:
+            raise ConfigError(
+                f"decoder_layers {self.decoder_layers} has {len(self.decoder_layers)} levels, but "
+                f"axes {self.axes} need one per axis: give {count} numbers"
+            )
+        for level, layers in enumerate(self.decoder_layers[:-1]):
+            if layers < count - level:
+                raise ConfigError(
+                    f"decoder_layers[{level}] is {layers}, fewer than one full cycle over "
+                    f"{count - level} axes: use at least {count - level}"
+                )
+        if self.inner == "lstm" and self.decoder_layers[-1] != 1:
+            raise ConfigError(
+                f"the last of decoder_layers is {self.decoder_layers[-1]}, but an LSTM inner "
+                f"decoder is a single layer: use 1"
+            )
+        if self.channel_mode != "encode" and self.encoder_layers:
+            raise ConfigError(
+                f"encoder_layers is {self.encoder_layers}, but channel_mode={self.channel_mode!r} "
+                f"has no encoder: use 0"
+            )
+        if self.channel_mode == "encode" and self.channels > 1 and not self.encoder_layers:
+            raise ConfigError(
+                f"encoder_layers is 0, but {self.channels} channels one after another need an "
+                f'encoder: use at least {count}, or channel_mode="rows" or "columns"'
+            )
+        if 0 < self.encoder_layers < count:
+            raise ConfigError(
+                f"encoder_layers is {self.encoder_layers}, fewer than one full cycle over "
+                f"{count} axes: use at least {count}"
+            )
+
+    def _check_given(self) -> None:
+        if self.given_channels >= self.channels:
+            raise ConfigError(
+                f"given_channels is {self.given_channels} of {self.channels}: leave at least one "
+                f"channel to model"
+            )
+        if self.given_steps >= self.axes[0]:
+            raise ConfigError(
+                f"given_steps is {self.given_steps} of {self.axes[0]} along axis 0: leave at "
+                f"least one step to model"
+            )
+        # Without an encoder only a prefix of the prediction order can be known to all the rest.
+        stacked = self.channel_mode != "encode" and self.channels > 1
+        name = "given_channels" if self.channel_mode == "columns" else "given_steps"
+        if stacked and getattr(self, name):
+            raise ConfigError(
+                f"{name} is {getattr(self, name)}, which channel_mode={self.channel_mode!r} cannot "
+                f'show to the elements predicted before them: use channel_mode="encode"'
+            )
+
+
+_LEAST = {
+    "channels": 1,
+    "values": 2,
+    "width": 1,
+    "heads": 1,
+    "encoder_layers": 0,
+    "mlp_ratio": 1,
+    "classes": 0,
+    "given_channels": 0,
+    "given_steps": 0,
+}
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Refuse heads that do not split the width evenly."""
+    if heads < 1 or width % heads:
+        fits = [count for count in range(1, min(width, 64) + 1) if width % count == 0]
+        raise ConfigError(f"width {width} does not split into {heads} heads: use one of {fits}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_int(name: str, value: object, *, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ConfigError(f"{name} is {value!r}: use whole numbers of at least {at_least}")

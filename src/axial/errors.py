@@ -1,0 +1,17 @@
+"""What can go wrong through a user's hand; anything else that is raised is a bug of ours."""
+
+
+class AxialError(Exception):
+    """Every error a user can cause: one line that says what, where, and what to do."""
+
+
+class ConfigError(AxialError):
+    """A model or a request that cannot work, refused before anything is computed."""
+
+
+class InputError(AxialError):
+    """An array, label or context that does not fit the model it was given to."""
+
+
+class CheckpointError(AxialError):
+    """A folder of weights that is missing, damaged, or not what it claims to be."""

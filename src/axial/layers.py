@@ -1,0 +1,150 @@
+"""The layers a model is built of: blocks, positions, the encoder's convolution, the LSTM.
+
+b batch, *axes the data axes (slowest first), d model width, i input planes.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from axial.attention import AxialAttention, init_dense
+from axial.config import ModelConfig
+
+NORM_EPS = 1e-5
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block: attention along one axis, then a feed-forward layer."""
+
+    def __init__(self, config: ModelConfig, axis: int, *, causal: bool) -> None:
+        super().__init__()
+        width, hidden = config.width, config.mlp_ratio * config.width
+        self.attention_norm = nn.LayerNorm(width, eps=NORM_EPS)
+        self.attention = AxialAttention(width, config.heads, axis, causal=causal)
+        self.mlp_norm = nn.LayerNorm(width, eps=NORM_EPS)
+        self.mlp_in = nn.Linear(width, hidden)
+        self.mlp_out = nn.Linear(hidden, width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def reset_parameters(self, *, final_scale: float) -> None:
+        """Draw new weights; `final_scale` is that of each branch's last dense layer."""
+        self.attention.reset_parameters(out_scale=final_scale)
+        init_linear(self.mlp_in)
+        init_linear(self.mlp_out, scale=final_scale)
+
+    def forward(self, x: Float[Tensor, "b *axes d"]) -> Float[Tensor, "b *axes d"]:
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        return x + self.dropout(self.mlp_out(nonlinearity(self.mlp_in(self.mlp_norm(x)))))
+
+
+def nonlinearity(x: Tensor) -> Tensor:
+    """The authors' approximation of GELU."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+class Blocks(nn.ModuleList):
+    """Blocks one after another, cycling through `axes`; masked along `causal_axis` alone."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layers: int,
+        axes: Sequence[int],
+        causal_axis: int | None = None,
+    ) -> None:
+        cycle = itertools.islice(itertools.cycle(axes), layers)
+        super().__init__(Block(config, axis, causal=axis == causal_axis) for axis in cycle)
+
+    def forward(
+        self, x: Float[Tensor, "b *axes d"], *, recompute: bool = False
+    ) -> Float[Tensor, "b *axes d"]:
+        for block in self:
+            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+        return x
+
+
+class LSTM(nn.Module):
+    """The paper's other inner decoder (section 4.1): one LSTM layer along the last axis."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(config.width, config.width, batch_first=True)
+
+    def reset_parameters(self) -> None:
+        """Draw dense layers like all others, and forget gates that start open."""
+        width = self.lstm.hidden_size
+        init_dense(self.lstm.weight_ih_l0, fan_in=width)
+        init_dense(self.lstm.weight_hh_l0, fan_in=width)
+        nn.init.zeros_(self.lstm.bias_ih_l0)
+        nn.init.zeros_(self.lstm.bias_hh_l0)
+        nn.init.ones_(self.lstm.bias_ih_l0[width : 2 * width])
+
+    def forward(
+        self, x: Float[Tensor, "b *axes d"], *, recompute: bool = False
+    ) -> Float[Tensor, "b *axes d"]:
+        """Run along each line from a zero state; `recompute` has nothing to save here."""
+        out, _ = self.lstm(x.flatten(0, -3))
+        return out.view(x.shape)
+
+
+class Positions(nn.Module):
+    """Additive factorized positions: one table per axis, summed by broadcasting."""
+
+    def __init__(self, axes: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.tables = nn.ParameterList(torch.empty(length, width) for length in axes)
+
+    def reset_parameters(self, *, std: float) -> None:
+        """Draw all tables from a normal."""
+        for table in self.tables:
+            nn.init.normal_(table, std=std)
+
+    def forward(self) -> Float[Tensor, "*axes d"]:
+        last = len(self.tables) - 1
+        grids = [
+            table.view(-1, *(1,) * (last - i), table.shape[-1])
+            for i, table in enumerate(self.tables)
+        ]
+        return sum(grids[1:], grids[0])
+
+
+class PlaneConvolution(nn.Module):
+    """A 3-wide zero-padded convolution over any number of axes, features last."""
+
+    def __init__(self, axes: int, inputs: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, inputs, *(3,) * axes))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        init_dense(self.weight, fan_in=self.weight[0].numel())
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "b *axes i"]) -> Float[Tensor, "b *axes d"]:
+        axes = x.ndim - 2
+        convolve: Callable[..., Tensor] | None = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}.get(axes)
+        if convolve is not None:
+            return convolve(x.movedim(-1, 1), self.weight, self.bias, padding=1).movedim(1, -1)
+        return self._sum_of_taps(x)
+
+    def _sum_of_taps(self, x: Float[Tensor, "b *axes i"]) -> Float[Tensor, "b *axes d"]:
+        """The same for any number of axes: one dense layer for each of the 3 ** axes taps."""
+        axes = x.shape[1:-1]
+        padded = F.pad(x, (0, 0) + (1, 1) * len(axes))
+        out = self.bias.expand(*x.shape[:-1], -1)
+        for tap in itertools.product(range(3), repeat=len(axes)):
+            window = tuple(slice(at, at + length) for at, length in zip(tap, axes, strict=True))
+            out = out + F.linear(padded[:, *window], self.weight[:, :, *tap])
+        return out
+
+
+def init_linear(linear: nn.Linear, *, scale: float = 1.0) -> None:
+    """Draw a dense layer's weights; its bias starts at zero."""
+    init_dense(linear.weight, fan_in=linear.in_features, scale=scale)
+    nn.init.zeros_(linear.bias)

@@ -1,0 +1,106 @@
+"""Logits -> exact bits: of an element, of an example, per dimension.
+
+b batch, *axes the data axes, c channels, v values. A plane is what one pass of the decoder
+scores: one channel of one example, or all its channels where they are stacked.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Float64, Int, Shaped
+from torch import Tensor
+
+from axial.causal import given
+from axial.config import ModelConfig
+from axial.model import AxialTransformer, evaluating
+
+_WORKING_BYTES = 1 << 30
+
+
+def bits(
+    model: AxialTransformer,
+    x: Shaped[Tensor, "b *axes c"],
+    label: Shaped[Tensor, " n"] | None = None,
+    context: Shaped[Tensor, "m *grid d"] | None = None,
+) -> Float64[Tensor, " b"]:
+    """Minus log2 of the probability of each example; given elements count nothing.
+
+    Any number of examples: they pass through the model a few at a time, on its device, without
+    dropout or gradients, and whatever its precision are summed in float64.
+    """
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for rows, _, surprise in _score(model, x, label, context):
+        total.index_add_(0, rows, surprise.flatten(1).sum(1))
+    return total
+
+
+def bits_per_dim(
+    model: AxialTransformer,
+    x: Shaped[Tensor, "b *axes c"],
+    label: Shaped[Tensor, " n"] | None = None,
+    context: Shaped[Tensor, "m *grid d"] | None = None,
+) -> Float64[Tensor, " b"]:
+    """The bits of each example over the number of its elements that are not given."""
+    return bits(model, x, label, context) / model.config.elements
+
+
+def element_bits(
+    model: AxialTransformer,
+    x: Shaped[Tensor, "b *axes c"],
+    label: Shaped[Tensor, " n"] | None = None,
+    context: Shaped[Tensor, "m *grid d"] | None = None,
+) -> Float64[Tensor, "b *axes c"]:
+    """Where the bits go: those of each element; their sum is `bits`."""
+    out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    for rows, channel, surprise in _score(model, x, label, context):
+        if channel is None:
+            out[rows] = surprise
+        else:
+            out[rows, ..., channel] = surprise
+    return out
+
+
+def planes_at_once(config: ModelConfig) -> int:
+    """How many planes to score together so that memory stays bounded."""
+    activations = 4 * config.width * (12 + 2 * config.mlp_ratio)
+    logits = 8 * config.values * 4
+    each = math.prod(config.plane_axes) * (activations + logits)
+    return max(1, _WORKING_BYTES // each)
+
+
+def _score(
+    model: AxialTransformer, x: Tensor, label: Tensor | None, context: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+    """Yield (examples, their channels or None for all, bits of each element) plane by plane."""
+    model.check(x, label, context)
+    config = model.config
+    device = next(model.parameters()).device
+    predicted = ~given(config, device)
+    first = config.given_channels if config.channel_mode == "encode" else 0
+    each = config.planes - first
+    for planes in torch.arange(len(x) * each, device=x.device).split(planes_at_once(config)):
+        rows, channel = planes // each, first + planes % each
+        part = x[rows].to(device)
+        conditions = [None if t is None else t[rows].to(device) for t in (label, context)]
+        with evaluating(model):
+            if config.channel_mode == "encode":
+                on_device = channel.to(device)
+                logits = model.channel_logits(part, on_device, *conditions)
+                index = on_device.view(-1, *(1,) * (part.ndim - 1)).expand(*part.shape[:-1], 1)
+                part = part.long().gather(-1, index).squeeze(-1)
+                counted = predicted[..., first]
+            else:
+                logits = model(part, *conditions)
+                counted = predicted
+            surprise = surprise_bits(logits, part.long()) * counted
+        yield rows, channel if config.channel_mode == "encode" else None, surprise.to(x.device)
+
+
+def surprise_bits(
+    logits: Float[Tensor, "*grid v"], x: Int[Tensor, "*grid"]
+) -> Float64[Tensor, "*grid"]:
+    """Minus log2 of the probability that the logits give to `x`, normalised in float64."""
+    exact = logits.double()
+    chosen = exact.gather(-1, x.unsqueeze(-1)).squeeze(-1)
+    return (exact.logsumexp(-1) - chosen) / math.log(2)
