@@ -64,7 +64,7 @@ class AxialAttention(nn.Module):
         nn.init.zeros_(self.to_out.bias)
 
     def forward(
-        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "b *other d"] | None = None
+        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None = None
     ) -> Float[Tensor, "b *axes d"]:
         """Attend along the line of `x`, or of `memory`.
 
@@ -81,7 +81,7 @@ class AxialAttention(nn.Module):
         return self.to_out(out.reshape(x.shape))
 
     def weights(
-        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "b *other d"] | None = None
+        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None = None
     ) -> Float[Tensor, "b *axes n m"]:
         """How much each element looks at each place of its line, per head: for pictures.
 
@@ -97,7 +97,7 @@ class AxialAttention(nn.Module):
         return scores.softmax(-1).reshape(*x.shape[:-1], self.heads, -1)
 
     def _project(
-        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "b *other d"] | None
+        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values as views (r, l or m, f, n, e)."""
         self._check(x, memory)
@@ -117,13 +117,14 @@ class AxialAttention(nn.Module):
 
     def _folded(self, features: Tensor, *, parts: int) -> Tensor:
         """(b, *axes, n * parts * e) -> (r, l, f, n, parts, e), without a copy if contiguous."""
-        dim = 1 + self.axis
+        dim, head_width = 1 + self.axis, features.shape[-1] // (self.heads * parts)
         slower, length, faster = (
             features.shape[:dim],
             features.shape[dim],
             features.shape[dim + 1 : -1],
         )
-        return features.reshape(slower.numel(), length, faster.numel(), self.heads, parts, -1)
+        folded = (slower.numel(), length, faster.numel(), self.heads, parts, head_width)
+        return features.reshape(folded)
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features

@@ -5,13 +5,15 @@ Torch is imported inside the command that needs it, so that help answers at once
 
 import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
+import axial
 from axial.config import DataShape
+from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
 
@@ -33,7 +35,6 @@ def import_(
         weights: The averaged weights, which the authors evaluate, or the raw ones.
     """
     from axial.checkpoint import fingerprint, save
-    from axial.describe import describe
     from axial.tensorflow import load_tensorflow
 
     model = load_tensorflow(folder, heads=heads, channels=channels, ema=weights == "ema")
@@ -58,9 +59,6 @@ def info(
         values: Fit the preset to data with this many values.
         classes: Fit the preset to data with this many labels.
     """
-    from axial.checkpoint import fingerprint, load
-    from axial.describe import describe
-
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}
     if what in PRESETS:
@@ -71,25 +69,55 @@ def info(
     elif Path(what).exists():
         if asked:
             raise ConfigError(f"{what}: is a checkpoint; --{next(iter(asked))} fits presets only")
+        from axial.checkpoint import fingerprint, load
+
         model = load(what)
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         print(f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}")
     else:
-        near = difflib.get_close_matches(what, PRESETS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"presets are {', '.join(PRESETS)}"
-        raise ConfigError(f"{what}: neither a preset nor a checkpoint; {hint}")
+        raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"import": import_, "info": info}
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a subcommand; exit with 1 and one line on an error that the user can mend."""
+    """Run a subcommand; end with one line and status 1 on an error that the user can mend."""
+    args = sys.argv[1:] if args is None else args
+    name = args[0] if args else ""
+    if name in ("-h", "--help"):
+        print(_overview())
+    elif name == "--version":
+        print(f"axial {axial.__version__}")
+    elif name not in COMMANDS:
+        what = _unknown(name, COMMANDS) if args else "name a command"
+        print(f"{_overview()}\n\naxial: {what}", file=sys.stderr)
+        sys.exit(2)
+    else:
+        _run(name, args[1:])
+
+
+def _run(name: str, args: Sequence[str]) -> None:
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, args=args, prog="axial", description="Axial Transformers."
-        )
+        tyro.cli(COMMANDS[name], args=args, prog=f"axial {name}")
     except AxialError as error:
         sys.exit(f"axial: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _overview() -> str:
+    """The commands with the first line of each one's help.
+
+    Not left to tyro, which imports a third of a second's worth of modules to join subcommands.
+    """
+    lines = ["usage: axial COMMAND ...", "", "Axial Transformers: exact-likelihood models.", ""]
+    for name, command in COMMANDS.items():
+        lines.append(f"  {name:<10}{(command.__doc__ or '').splitlines()[0]}")
+    return "\n".join([*lines, "", "axial COMMAND --help tells more of each."])
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return f"{name!r} is not known; {hint}"

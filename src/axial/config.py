@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from axial.errors import ConfigError
 
@@ -82,6 +82,15 @@ class ModelConfig:
         return self.channels if self.channel_mode == "encode" else 1
 
     @property
+    def encoder_axes(self) -> tuple[int, ...]:
+        """The axis each block of the encoder attends along: all in turn, fastest first."""
+        return _cycle(range(len(self.axes) - 1, -1, -1), self.encoder_layers)
+
+    def decoder_axes(self, level: int) -> tuple[int, ...]:
+        """The axis each block of a decoder level attends along; masked if it is `level` itself."""
+        return _cycle(range(len(self.axes) - 1, level - 1, -1), self.decoder_layers[level])
+
+    @property
     def plane_divisor(self) -> float:
         """What the encoder divides its input by."""
         return float(self.values - 1 if self.plane_scale is None else self.plane_scale)
@@ -97,7 +106,7 @@ class ModelConfig:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
+    def from_json(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """The configuration `to_json` described; unknown or missing names are refused."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
@@ -202,6 +211,10 @@ def check_heads(width: int, heads: int) -> None:
     if heads < 1 or width % heads:
         fits = [count for count in range(1, min(width, 64) + 1) if width % count == 0]
         raise ConfigError(f"width {width} does not split into {heads} heads: use one of {fits}")
+
+
+def _cycle(axes: range, layers: int) -> tuple[int, ...]:
+    return tuple(axes[layer % len(axes)] for layer in range(layers))
 
 
 def _is_number(value: object) -> bool:

@@ -24,29 +24,38 @@ def training_flops(config: ModelConfig) -> int:
 
 def plane_flops(config: ModelConfig) -> int:
     """Operations of one pass: one channel, or all of them where they are stacked."""
-    width, axes = config.width, config.plane_axes
-    positions = math.prod(axes)
-    last = len(axes) - 1
-    total = 2 * positions * width * config.values
+    width, count = config.width, len(config.axes)
+    blocks = list(config.encoder_axes)
+    each = width * config.values
     if config.encoder_layers:
-        total += 2 * positions * 3 ** len(axes) * 2 * config.channels * width
-        total += _blocks_flops(config, config.encoder_layers, list(range(last, -1, -1)))
-    for level in range(last):
-        cycle = list(range(last, level - 1, -1))
-        total += _blocks_flops(config, config.decoder_layers[level], cycle)
+        each += 3**count * 2 * config.channels * width
+    for level in range(count):
+        blocks += config.decoder_axes(level)
     if config.inner == "lstm":
-        total += 2 * positions * 8 * width**2
-    else:
-        total += _blocks_flops(config, config.decoder_layers[last], [last])
+        blocks.pop()
+        each += 8 * width**2
+    for axis in blocks:
+        attended = 2 * config.plane_axes[axis] * width
+        each += (4 + 2 * config.mlp_ratio) * width**2 + attended
+    return 2 * math.prod(config.plane_axes) * each
+
+
+def parameters(config: ModelConfig) -> int:
+    """How many numbers the model learns."""
+    width, hidden = config.width, config.mlp_ratio * config.width
+    norm = 2 * width
+    dense = 4 * width * (width + 1)
+    feed_forward = hidden * (width + 1) + width * (hidden + 1)
+    blocks = config.encoder_layers + sum(config.decoder_layers) - (config.inner == "lstm")
+    total = blocks * (2 * norm + dense + feed_forward)
+    total += (config.values + config.classes + sum(config.plane_axes)) * width
+    total += norm + config.values * (width + 1)
+    if config.inner == "lstm":
+        total += 8 * width * (width + 1)
+    if config.encoder_layers:
+        inputs = 3 ** len(config.axes) * 2 * config.channels
+        total += width * (inputs + 1 + sum(config.axes))
     return total
-
-
-def _blocks_flops(config: ModelConfig, layers: int, cycle: list[int]) -> int:
-    positions = math.prod(config.plane_axes)
-    dense = 2 * positions * (4 + 2 * config.mlp_ratio) * config.width**2
-    lengths = [config.plane_axes[cycle[layer % len(cycle)]] for layer in range(layers)]
-    attention = [2 * 2 * positions * length * config.width for length in lengths]
-    return layers * dense + sum(attention)
 
 
 def _given_planes(config: ModelConfig) -> int:

@@ -48,17 +48,12 @@ def nonlinearity(x: Tensor) -> Tensor:
 
 
 class Blocks(nn.ModuleList):
-    """Blocks one after another, cycling through `axes`; masked along `causal_axis` alone."""
+    """Blocks one after another, each along its own axis; masked along `causal_axis` alone."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        layers: int,
-        axes: Sequence[int],
-        causal_axis: int | None = None,
+        self, config: ModelConfig, axes: Sequence[int], causal_axis: int | None = None
     ) -> None:
-        cycle = itertools.islice(itertools.cycle(axes), layers)
-        super().__init__(Block(config, axis, causal=axis == causal_axis) for axis in cycle)
+        super().__init__(Block(config, axis, causal=axis == causal_axis) for axis in axes)
 
     def forward(
         self, x: Float[Tensor, "b *axes d"], *, recompute: bool = False

@@ -8,7 +8,6 @@ our own check and its message.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +45,7 @@ class ChannelEncoder(nn.Module):
         count = len(config.axes)
         self.convolution = PlaneConvolution(count, 2 * config.channels, config.width)
         self.positions = Positions(config.axes, config.width)
-        self.blocks = Blocks(config, config.encoder_layers, range(count - 1, -1, -1))
+        self.blocks = Blocks(config, config.encoder_axes)
 
     def forward(
         self,
@@ -85,20 +84,19 @@ class AxialTransformer(nn.Module):
         self.embedding = nn.Embedding(config.values, width)
         self.positions = Positions(axes, width)
         self.outer_decoders = nn.ModuleList(
-            Blocks(config, config.decoder_layers[level], range(last, level - 1, -1), level)
-            for level in range(last)
+            Blocks(config, config.decoder_axes(level), causal_axis=level) for level in range(last)
         )
         self.inner_decoder: Blocks | LSTM
         if config.inner == "lstm":
             self.inner_decoder = LSTM(config)
         else:
-            self.inner_decoder = Blocks(config, config.decoder_layers[last], [last], last)
+            self.inner_decoder = Blocks(config, config.decoder_axes(last), causal_axis=last)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.to_logits = nn.Linear(width, config.values)
         self.reset_parameters()
 
     @classmethod
-    def from_weights(cls, config: ModelConfig, weights: Mapping[str, Tensor]) -> Self:
+    def from_weights(cls, config: ModelConfig, weights: Mapping[str, Tensor]) -> "AxialTransformer":
         """The model that holds exactly these tensors; no random weights are drawn first."""
         with torch.device("meta"):
             model = cls(config)
@@ -147,7 +145,7 @@ class AxialTransformer(nn.Module):
         memory: activations inside a block are computed again in the backward pass.
         """
         self.check(x, label, context)
-        x = x.long()
+        x, label = x.long(), None if label is None else label.long()
         if self.config.channel_mode != "encode":
             return self._hide_given(self._stacked_logits(x, label, context, recompute=recompute))
 
@@ -182,7 +180,7 @@ class AxialTransformer(nn.Module):
         _check_one_each("channel", channel, x)
         first = self.config.given_channels
         check_integers("channel", channel, at_least=first, below=self.config.channels)
-        x, channel = x.long(), channel.long()
+        x, channel, label = x.long(), channel.long(), None if label is None else label.long()
         if self.config.channel_mode == "encode":
             logits = self._channel_logits(x, channel, label, context, recompute=recompute)
         else:
@@ -236,9 +234,7 @@ class AxialTransformer(nn.Module):
         """The caller's context and label in one tensor, broadcast over the grid if need be."""
         if label is None or self.label_embedding is None:
             return context
-        embedded = self.label_embedding(label.long()).view(
-            len(label), *(1,) * len(self.config.axes), -1
-        )
+        embedded = self.label_embedding(label).view(len(label), *(1,) * len(self.config.axes), -1)
         return embedded if context is None else embedded + context
 
     def _channel_logits(

@@ -1,0 +1,103 @@
+"""Models tiny enough to enumerate, in float64, with every layer speaking at full scale."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from axial import AxialTransformer, ModelConfig
+
+torch.set_num_threads(1)
+
+SMALL = {1: (5,), 2: (3, 4), 3: (2, 3, 2), 4: (2, 2, 1, 2)}
+TINY = {1: (3,), 2: (2, 2), 3: (2, 1, 2), 4: (1, 2, 1, 2)}
+
+
+def config(axes=(3, 4), **settings):
+    """A small model of `axes` with one full cycle everywhere, unless told otherwise."""
+    count = len(axes)
+    stacked = settings.get("channel_mode", "encode") != "encode"
+    several = settings.get("channels", 1) > 1 and not stacked
+    defaults = dict(
+        values=3,
+        width=8,
+        heads=2,
+        encoder_layers=count if several else 0,
+        decoder_layers=(*range(count, 1, -1), 1),
+    )
+    return ModelConfig(axes=axes, **(defaults | settings))
+
+
+def variants(axes_of):
+    """Every variant of the model on grids of one to four axes, by name."""
+    found = {}
+    for count, axes in axes_of.items():
+        longer = tuple(range(count + 1, 2, -1))
+        found[f"{count}d"] = config(axes)
+        found[f"{count}d-deep"] = config(axes, decoder_layers=(*longer, 2), mlp_ratio=2)
+        found[f"{count}d-channels"] = config(axes, channels=3)
+        found[f"{count}d-labels"] = config(axes, channels=2, classes=3)
+        found[f"{count}d-lstm"] = config(axes, channels=2, inner="lstm")
+        found[f"{count}d-rows"] = config(axes, channels=2, channel_mode="rows")
+        found[f"{count}d-columns"] = config(axes, channels=2, channel_mode="columns")
+        found[f"{count}d-given-channels"] = config(axes, channels=3, given_channels=1)
+        found[f"{count}d-rows-given"] = config(
+            axes, channels=3, channel_mode="rows", given_channels=1
+        )
+        if axes[0] > 1:
+            found[f"{count}d-given-steps"] = config(axes, channels=2, given_steps=1)
+            found[f"{count}d-grey-given"] = config(axes, given_steps=1)
+            found[f"{count}d-columns-given"] = config(
+                axes, channels=2, channel_mode="columns", given_steps=1
+            )
+    found["2d-encoder-cut-short"] = config(axes_of[2], channels=2, encoder_layers=3)
+    found["2d-rows-lstm"] = config(axes_of[2], channels=2, channel_mode="rows", inner="lstm")
+    found["2d-grey-encoder"] = config(axes_of[2], encoder_layers=2, classes=2)
+    return found
+
+
+VARIANTS = variants(SMALL)
+ENUMERABLE = {
+    name: replace(found, values=2 if found.channels > 1 else 3)
+    for name, found in variants(TINY).items()
+}
+
+
+def tiny_model(config, *, seed=0, dtype=torch.float64):
+    """The model with nothing near zero: authors' scale would hide dependence in rounding."""
+    torch.manual_seed(seed)
+    model = AxialTransformer(config)
+    model.reset_parameters(final_scale=1.0)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            torch.nn.init.normal_(parameter, mean=float("norm.weight" in name), std=0.2)
+    return model.to(dtype).eval()
+
+
+def random_input(config, batch, *, seed=1):
+    """x, label and context that fit the model; the label is None if it takes none."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, *config.axes, config.channels)
+    x = torch.randint(config.values, shape, generator=generator)
+    label = None
+    if config.classes:
+        label = torch.randint(config.classes, (batch,), generator=generator)
+    context = torch.randn(
+        batch, *config.axes, config.width, generator=generator, dtype=torch.float64
+    )
+    return x, label, context
+
+
+def every_image(config, unknown):
+    """All fillings of the elements that `unknown` marks in (*axes, c)."""
+    values = torch.tensor(list(product(range(config.values), repeat=int(unknown.sum()))))
+    x = torch.zeros(len(values), *config.axes, config.channels, dtype=torch.long)
+    x[:, unknown] = values
+    return x
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,201 @@
+import math
+
+import pytest
+import torch
+
+import axial.attention
+from axial import AxialAttention, ConfigError, InputError
+
+AXES = [(5,), (3, 4), (2, 3, 4), (2, 3, 1, 2)]
+PLACES = [(axes, axis) for axes in AXES for axis in range(len(axes))]
+
+
+def layer(axis, *, causal=False, width=8, heads=2, **settings):
+    torch.manual_seed(axis)
+    made = AxialAttention(width, heads, axis, causal=causal, **settings).double().eval()
+    torch.nn.init.normal_(made.to_qkv.bias)
+    return made
+
+
+def grid(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def attend_by_hand(made, x, memory=None):
+    """Equations of the paper's section 2, one line and one head at a time."""
+    heads, width = made.heads, x.shape[-1]
+    size = width // heads
+    weight = made.to_qkv.weight.view(heads, 3, size, width)
+    bias = made.to_qkv.bias.view(heads, 3, size)
+    lines = x.movedim(1 + made.axis, -2).reshape(-1, x.shape[1 + made.axis], width)
+    sources = lines
+    if memory is not None:
+        sources = memory.movedim(1 + made.axis, -2)
+        sources = sources.reshape(-1, sources.shape[-2], width)
+    out = torch.zeros_like(lines)
+    for r in range(len(lines)):
+        for n in range(heads):
+            q = lines[r] @ weight[n, 0].T + bias[n, 0]
+            k = sources[r] @ weight[n, 1].T + bias[n, 1]
+            v = sources[r] @ weight[n, 2].T + bias[n, 2]
+            scores = q @ k.T / math.sqrt(size)
+            if made.causal:
+                scores = scores + torch.full_like(scores, -math.inf).triu(1)
+            out[r, :, n * size : (n + 1) * size] = scores.softmax(-1) @ v
+    moved = list(x.movedim(1 + made.axis, -2).shape)
+    return made.to_out(out.view(moved).movedim(-2, 1 + made.axis))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("axes", "axis"), PLACES, ids=str)
+def test_it_is_attention_along_each_line(axes, axis, causal):
+    made, x = layer(axis, causal=causal), grid(2, *axes, 8)
+    torch.testing.assert_close(made(x), attend_by_hand(made, x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_axes_are_alike(causal):
+    along_rows, along_columns = layer(1, causal=causal), layer(0, causal=causal)
+    along_columns.load_state_dict(along_rows.state_dict())
+    x = grid(2, 3, 4, 8)
+    turned = along_columns(x.transpose(1, 2)).transpose(1, 2)
+    torch.testing.assert_close(along_rows(x), turned, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("axes", "axis"), PLACES, ids=str)
+def test_an_element_sees_its_own_line_alone_and_if_causal_only_what_is_not_later(axes, axis):
+    for causal in (False, True):
+        made, x = layer(axis, causal=causal), grid(1, *axes, 8)
+        before = made(x)
+        for place in torch.cartesian_prod(*map(torch.arange, axes)).view(-1, len(axes)).tolist():
+            changed = x.clone()
+            changed[0, *place] += 1
+            moved = (made(changed) != before).any(-1)[0]
+            index = torch.stack(torch.meshgrid(*map(torch.arange, axes), indexing="ij"), -1)
+            same = torch.ones(axes, dtype=torch.bool)
+            for other in set(range(len(axes))) - {axis}:
+                same &= index[..., other] == place[other]
+            if causal:
+                same &= index[..., axis] >= place[axis]
+            assert torch.equal(moved, same)
+
+
+@pytest.mark.parametrize("length", [1, 3, 6])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_memory_of_another_length_is_attended_line_by_line(axis, length):
+    made, x = layer(axis), grid(2, 3, 4, 8)
+    shape = [2, 3, 4, 8]
+    shape[1 + axis] = length
+    memory = grid(*shape, seed=1)
+    torch.testing.assert_close(made(x, memory), attend_by_hand(made, x, memory), rtol=0, atol=1e-12)
+
+
+def test_memory_of_length_one_elsewhere_is_shared_by_all_lines():
+    made, x, memory = layer(0), grid(2, 3, 4, 8), grid(2, 5, 1, 8, seed=1)
+    shared = made(x, memory.expand(2, 5, 4, 8))
+    torch.testing.assert_close(made(x, memory), shared, rtol=0, atol=1e-12)
+
+
+def test_attending_to_itself_as_memory_is_self_attention():
+    made, x = layer(1), grid(2, 3, 4, 8)
+    torch.testing.assert_close(made(x, x), made(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("axes", "axis"), PLACES, ids=str)
+def test_weights_are_those_forward_uses(axes, axis, causal):
+    made, x = layer(axis, causal=causal), grid(2, *axes, 8)
+    weights = made.weights(x)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, *axes, 2).double())
+    values = made.to_qkv(x).view(2, *axes, 2, 3, 4)[..., 2, :]
+    lines = values.movedim(1 + axis, -3).unsqueeze(1 + axis)
+    mixed = (weights.unsqueeze(-1) * lines.movedim(-3, -2)).sum(-2)
+    torch.testing.assert_close(made.to_out(mixed.flatten(-2)), made(x), rtol=0, atol=1e-12)
+
+
+def test_weights_over_a_memory_have_its_length():
+    made, x, memory = layer(0), grid(2, 3, 4, 8), grid(2, 5, 4, 8, seed=1)
+    weights = made.weights(x, memory)
+    assert weights.shape == (2, 3, 4, 2, 5)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 4, 2).double())
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_more_lines_than_a_kernel_takes_are_split_without_a_trace(axis, monkeypatch):
+    made, x = layer(axis, causal=True), grid(4, 3, 5, 2, 8)
+    whole = made(x)
+    calls = []
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(axial.attention, "MOST_LINES", 3)
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda q, *rest, **named: (calls.append(q.shape), sdpa(q, *rest, **named))[1],
+    )
+    torch.testing.assert_close(made(x), whole, rtol=0, atol=1e-12)
+    assert len(calls) > 1 and all(max(shape[:2]) <= 3 for shape in calls)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_queries_keys_and_values_are_views_and_nothing_quadratic_is_kept(axis):
+    made = layer(axis, causal=True)
+    shape = [1, 1, 1, 1, 8]
+    shape[1 + axis] = 256
+    x = grid(*shape).requires_grad_()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        made(x).sum().backward()
+    assert max(t.untyped_storage().nbytes() for t in kept) <= 256 * 3 * 8 * 8
+    assert x.grad.isfinite().all()
+
+    q, k, v = made._project(x, None)
+    assert q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
+    assert q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+
+
+def test_dropout_acts_on_the_weights_while_training_only():
+    made, x = layer(1, dropout=0.5), grid(64, 3, 4, 8)
+    calm = made(x)
+    assert torch.equal(calm, made(x))
+    made.train()
+    torch.manual_seed(0)
+    noisy = torch.stack([made(x) for _ in range(200)])
+    assert not torch.equal(noisy[0], noisy[1])
+    # Dropping is unbiased: the output is linear in the weights.
+    error = (noisy.mean(0) - calm).abs() / (noisy.std(0) / math.sqrt(len(noisy)))
+    assert error.mean() < 1.0 and error.max() < 6
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: AxialAttention(8, 3, 0, causal=False), "use one of [1, 2, 4, 8]"),
+        (lambda: AxialAttention(8, 0, 0, causal=False), "0 heads"),
+        (lambda: AxialAttention(8, 2, -1, causal=False), "axis is -1"),
+        (lambda: AxialAttention(8, 2, 0, causal=False, dropout=1.0), "dropout is 1.0"),
+        (lambda: layer(1)(grid(2, 3, 8)), "at least 2 axes"),
+        (lambda: layer(1)(grid(2, 3, 4, 7)), "got shape (2, 3, 4, 7)"),
+        (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 2, 4, 8)), "all but axis 1"),
+        (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 4, 8)), "all but axis 1"),
+        (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 3, 4, 6)), "all but axis 1"),
+        (lambda: layer(1, causal=True)(grid(2, 3, 4, 8), grid(2, 3, 4, 8)), "no memory form"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(call, message):
+    with pytest.raises((ConfigError, InputError)) as caught:
+        call()
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_on_a_gpu_it_is_the_same_attention_beyond_the_kernels_limit(axis):
+    torch.manual_seed(0)
+    made = AxialAttention(16, 2, axis, causal=True).cuda()
+    x = torch.randn(3, 8, 64, 512, 16, device="cuda").movedim(3, 1 + (axis + 2) % 3).contiguous()
+    assert x.numel() // x.shape[1 + axis] // 16 > 65_535
+    with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
+        fast = made(x).float()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.no_grad():
+        exact = made(x)
+    assert (fast - exact).norm() / exact.norm() < 1e-2

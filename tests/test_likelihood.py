@@ -1,0 +1,127 @@
+import math
+
+import pytest
+import torch
+from conftest import ENUMERABLE, VARIANTS, config, every_image, random_input, tiny_model
+
+import axial.likelihood
+from axial import AxialTransformer, bits, bits_per_dim, element_bits
+from axial.causal import given, order
+
+
+@pytest.mark.parametrize("name", ENUMERABLE)
+def test_the_probabilities_of_all_images_add_up_to_one(name):
+    found = ENUMERABLE[name]
+    model = tiny_model(found)
+    known = given(found)
+    x = every_image(found, ~known)
+    example, label, context = random_input(found, 1)
+    x[:, known] = example[:, known]
+    label = None if label is None else label.expand(len(x))
+    total = (-bits(model, x, label, context.expand(len(x), *context.shape[1:]))).exp2().sum()
+    assert abs(total - 1) < 1e-12
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_bits_are_the_sum_of_single_conditional_terms(name):
+    """Each term is computed with all later elements replaced by others."""
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, label, context = random_input(found, 2)
+    sequence, known = order(found), given(found).flatten()
+    total = torch.zeros(2, dtype=torch.float64)
+    for place, element in enumerate(sequence.tolist()):
+        if known[element]:
+            continue
+        hidden = x.clone().view(2, -1)
+        later = [e for e in sequence[place:].tolist() if not known[e]]
+        hidden[:, later] = (hidden[:, later] + 1) % found.values
+        logits = model(hidden.view_as(x), label, context).flatten(1, -2)[:, element]
+        value = x.view(2, -1)[:, element]
+        total -= logits.log_softmax(-1)[torch.arange(2), value] / math.log(2)
+    torch.testing.assert_close(bits(model, x, label, context), total, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_any_batching_gives_the_same_bits(name, monkeypatch):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, label, context = random_input(found, 5)
+    together = bits(model, x, label, context)
+    each = axial.likelihood._WORKING_BYTES // axial.likelihood.planes_at_once(found)
+    for planes in (1, 2, 7):
+        monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", planes * (each + 1))
+        torch.testing.assert_close(bits(model, x, label, context), together, rtol=0, atol=1e-10)
+    where = element_bits(model, x, label, context)
+    torch.testing.assert_close(where.flatten(1).sum(1), together, rtol=0, atol=1e-10)
+    assert not where[:, given(found)].any() and (where[:, ~given(found)] > 0).all()
+    torch.testing.assert_close(
+        bits_per_dim(model, x, label, context), together / int((~given(found)).sum())
+    )
+
+
+def test_no_examples_have_no_bits():
+    found = VARIANTS["2d-channels"]
+    x = torch.zeros(0, *found.axes, found.channels, dtype=torch.long)
+    assert bits(tiny_model(found), x).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["2d-channels", "2d-rows"])
+def test_memory_is_bounded_however_many_examples(name, monkeypatch):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    seen = []
+    model.norm.register_forward_hook(lambda module, args, out: seen.append(out.shape[0]))
+    each = axial.likelihood._WORKING_BYTES // axial.likelihood.planes_at_once(found)
+    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", 4 * (each + 1))
+    x, _, _ = random_input(found, 50)
+    bits(model, x)
+    assert max(seen) == 4 and sum(seen) == 50 * found.planes
+
+
+def test_lower_precision_is_still_a_distribution_and_close():
+    found = ENUMERABLE["2d-channels"]
+    exact = tiny_model(found)
+    x = every_image(found, ~given(found))
+    reference = bits(exact, x)
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 1.0)):
+        model = tiny_model(found, dtype=dtype)
+        found_bits = bits(model, x)
+        assert found_bits.dtype == torch.float64
+        assert (found_bits - reference).abs().max() < tolerance
+        # Each conditional is normalised in float64; what is left is one element's logits
+        # differing between images that share its past, by the precision of the model.
+        assert abs((-found_bits).exp2().sum() - 1) < (1e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_scoring_ignores_dropout_and_leaves_the_model_as_it_was():
+    found = config((3, 4), dropout=0.5)
+    model = tiny_model(found)
+    x, _, _ = random_input(found, 3)
+    calm = bits(model, x)
+    model.train()
+    assert torch.equal(bits(model, x), calm) and model.training
+
+
+def test_a_given_frame_carries_no_bits_but_informs_the_rest():
+    for name in ("2d-given-channels", "3d-given-steps", "2d-rows-given", "2d-columns-given"):
+        found = VARIANTS[name]
+        model = tiny_model(found)
+        x, label, context = random_input(found, 1)
+        before = element_bits(model, x, label, context)
+        changed = x.clone()
+        changed[:, given(found)] = (changed[:, given(found)] + 1) % found.values
+        after = element_bits(model, changed, label, context)
+        assert not after[:, given(found)].any()
+        assert (before != after)[:, ~given(found)].all()
+
+
+@pytest.mark.gpu
+def test_a_gpu_scores_examples_that_wait_in_memory():
+    found = config((8, 8), channels=3, values=256, width=64, heads=4)
+    torch.manual_seed(0)
+    model = AxialTransformer(found)
+    model.reset_parameters(final_scale=1.0)
+    x, _, _ = random_input(found, 16)
+    reference = bits(model, x)
+    torch.testing.assert_close(bits(model.cuda(), x), reference, rtol=1e-5, atol=1e-3)

@@ -1,0 +1,287 @@
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import VARIANTS, config, random_input, tiny_model
+from torch.utils.flop_counter import FlopCounterMode
+
+from axial import AxialError, AxialTransformer, InputError, bits_per_dim
+from axial.causal import given
+from axial.cost import forward_flops, parameters, plane_flops, training_flops
+from axial.layers import PlaneConvolution
+from axial.model import evaluating
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_one_channel_of_each_example_is_what_scoring_all_of_them_gives(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, label, context = random_input(found, 4)
+    every = model(x, label, context)
+    channel = torch.arange(4) % (found.channels - found.given_channels) + found.given_channels
+    one = model.channel_logits(x, channel, label, context)
+    for row in range(4):
+        torch.testing.assert_close(one[row], every[row, ..., channel[row], :], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n, c in VARIANTS.items() if "given" in n])
+def test_given_elements_are_not_predicted(name):
+    found = VARIANTS[name]
+    x, label, context = random_input(found, 2)
+    logits = tiny_model(found)(x, label, context)
+    assert not logits[:, given(found)].any()
+    assert logits[:, ~given(found)].abs().sum(-1).all()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_examples_of_a_batch_do_not_see_each_other(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, label, context = random_input(found, 3)
+    together = model(x, label, context)
+    for row in range(3):
+        part = slice(row, row + 1)
+        alone = model(x[part], None if label is None else label[part], context[part])
+        torch.testing.assert_close(alone, together[part], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["1d", "2d-channels", "2d-lstm", "3d-rows", "4d-labels"])
+def test_an_untrained_model_is_the_uniform_distribution(name):
+    found = VARIANTS[name]
+    torch.manual_seed(0)
+    model = AxialTransformer(found)
+    x, label, context = random_input(found, 2)
+    score = bits_per_dim(model, x, label, context.float())
+    assert (score - math.log2(found.values)).abs().max() < 1e-4
+
+
+def test_weights_start_as_the_authors_draw_them():
+    torch.manual_seed(0)
+    found = config((64, 64), channels=3, values=256, width=256, heads=4, mlp_ratio=2, classes=64)
+    model = AxialTransformer(found)
+
+    def check(weight, variance, *, truncated=True):
+        assert weight.var().item() == pytest.approx(variance, rel=0.05)
+        if truncated:
+            largest = weight.abs().max().item() / math.sqrt(variance)
+            assert largest == pytest.approx(2 / 0.8796, rel=0.02)
+
+    block = model.outer_decoders[0][0]
+    check(block.attention.to_qkv.weight, 1 / 256)
+    check(block.attention.to_out.weight, 1e-10 / 256)
+    check(block.mlp_in.weight, 1 / 256)
+    check(block.mlp_out.weight, 1e-10 / 512)
+    check(model.to_logits.weight, 1e-10 / 256)
+    check(model.encoder.convolution.weight, 1 / (6 * 9))
+    tables = [model.embedding.weight, model.label_embedding.weight, *model.positions.tables]
+    for table in [*tables, *model.encoder.positions.tables]:
+        check(table, 25 / 256, truncated=False)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any()
+        if "norm.weight" in name:
+            assert (parameter == 1).all()
+
+
+@pytest.mark.parametrize("axes", [(5,), (3, 4), (2, 3, 4)], ids=str)
+def test_the_sum_of_taps_is_the_convolution(axes):
+    torch.manual_seed(0)
+    convolution = PlaneConvolution(len(axes), 3, 5).double()
+    convolution.reset_parameters()
+    torch.nn.init.normal_(convolution.bias)
+    x = torch.randn(2, *axes, 3, dtype=torch.float64)
+    taps = convolution._sum_of_taps(x)
+    torch.testing.assert_close(convolution(x), taps, rtol=0, atol=1e-12)
+
+
+def test_four_axes_convolve_like_three_when_the_fourth_has_length_one():
+    torch.manual_seed(0)
+    four, three = PlaneConvolution(4, 2, 5).double(), PlaneConvolution(3, 2, 5).double()
+    four.reset_parameters()
+    torch.nn.init.normal_(four.bias)
+    three.load_state_dict({"weight": four.weight[:, :, 1].clone(), "bias": four.bias})
+    x = torch.randn(2, 1, 2, 3, 4, 2, dtype=torch.float64)
+    torch.testing.assert_close(four(x)[:, 0], three(x[:, 0]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["2d-channels", "3d", "2d-lstm", "2d-rows"])
+def test_recomputing_activations_changes_memory_and_nothing_else(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, label, _ = random_input(found, 4)
+    channel = torch.arange(4) % found.channels
+    gradients, kept = [], []
+    for recompute in (False, True):
+        model.zero_grad()
+        sizes = []
+        pack = lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1]  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            loss = model.channel_logits(x, channel, label, recompute=recompute).logsumexp(-1).sum()
+            kept.append(sum(sizes))
+        loss.backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert kept[1] < 0.7 * kept[0]
+
+
+@pytest.mark.parametrize("name", [n for n in VARIANTS if not n.startswith("4d")])
+def test_cost_is_counted_from_the_configuration(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    assert parameters(found) == sum(parameter.numel() for parameter in model.parameters())
+    if found.inner == "lstm":  # its kernel is one operation that torch does not count
+        return
+    model.requires_grad_(False)
+    x, label, _ = random_input(found, 1)
+    channel = torch.full((1,), found.channels - 1)
+    plain = torch.nn.attention.SDPBackend.MATH
+    with torch.nn.attention.sdpa_kernel(plain):
+        with FlopCounterMode(display=False) as one:
+            model.channel_logits(x, channel, label)
+        with FlopCounterMode(display=False) as every:
+            model(x, label)
+    assert one.get_total_flops() == plane_flops(found)
+    assert every.get_total_flops() == forward_flops(found)
+
+
+def test_one_channel_of_forty_eight_costs_one():
+    found = config((4, 4), channels=48, width=16)
+    assert forward_flops(found) == 48 * plane_flops(found)
+    assert training_flops(found) == 3 * plane_flops(found)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16], ids=str
+)
+def test_any_integer_type_will_do(dtype):
+    found = VARIANTS["2d-labels"]
+    model = tiny_model(found)
+    x, label, context = random_input(found, 2)
+    assert torch.equal(model(x.to(dtype), label.to(dtype), context), model(x, label, context))
+
+
+def test_label_and_context_speak_to_every_prediction():
+    for name in ("1d-labels", "2d-labels", "2d-grey-encoder"):
+        found = VARIANTS[name]
+        model = tiny_model(found)
+        x, label, context = random_input(found, 1)
+        before = model(x, label, context)
+        assert (model(x, (label + 1) % found.classes, context) != before).any(-1).all()
+    for name in ("2d-channels", "2d-lstm"):
+        found = VARIANTS[name]
+        model = tiny_model(found)
+        x, _, context = random_input(found, 1)
+        before = model(x, None, context)
+        assert (model(x, None, 2 * context) != before).any(-1).all()
+        assert torch.equal(model(x, None, torch.zeros_like(context)), model(x))
+
+
+def test_dropout_acts_while_training_only_and_evaluating_restores_every_mode():
+    found = config((3, 4), dropout=0.5)
+    model = tiny_model(found)
+    x, _, _ = random_input(found, 2)
+    calm = model(x)
+    model.train()
+    model.norm.eval()
+    torch.manual_seed(0)
+    assert not torch.equal(model(x), model(x))
+    with evaluating(model):
+        assert torch.equal(model(x), calm)
+        assert not model(x).requires_grad
+    assert model.training and not model.norm.training and model.embedding.training
+
+
+def test_learning_eight_images_by_heart():
+    found = config((4, 4), values=4, width=32, heads=4)
+    torch.manual_seed(0)
+    model = AxialTransformer(found)
+    x = torch.randint(4, (8, 4, 4, 1), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(150):
+        loss = F.cross_entropy(model(x).flatten(0, -2), x.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    # Eight equally likely images of 16 elements: no model needs less than 3 bits for one.
+    assert 3 / 16 <= bits_per_dim(model, x).mean() < 0.25
+
+
+def x_like(found, **changes):
+    shape = changes.pop("shape", (2, *found.axes, found.channels))
+    return torch.full(shape, changes.pop("fill", 0), dtype=changes.pop("dtype", torch.long))
+
+
+PLAIN, LABELLED = config((3, 4), channels=2), config((3, 4), channels=2, classes=3)
+LABEL = torch.zeros(2, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("found", "x", "label", "message"),
+    [
+        (PLAIN, x_like(PLAIN, fill=3), None, "x holds 3: its values must be 0 to 2"),
+        (PLAIN, x_like(PLAIN, fill=-1), None, "x holds -1"),
+        (PLAIN, x_like(PLAIN, dtype=torch.float32), None, "x is torch.float32"),
+        (PLAIN, x_like(PLAIN, dtype=torch.bool), None, "x is torch.bool"),
+        (PLAIN, x_like(PLAIN, shape=(2, 4, 3, 2)), None, "takes (batch, 3, 4, 2)"),
+        (PLAIN, x_like(PLAIN, shape=(2, 3, 4)), None, "x has shape (2, 3, 4)"),
+        (PLAIN, x_like(PLAIN, shape=(2, 3, 4, 3)), None, "then 2 channels"),
+        (PLAIN, x_like(PLAIN), LABEL, "unconditional"),
+        (LABELLED, x_like(LABELLED), None, "conditioned on 3 classes: give label="),
+        (LABELLED, x_like(LABELLED), LABEL + 3, "label holds 3: its values must be 0 to 2"),
+        (LABELLED, x_like(LABELLED), LABEL - 1, "label holds -1"),
+        (LABELLED, x_like(LABELLED), LABEL.float(), "label is torch.float32"),
+        (LABELLED, x_like(LABELLED), LABEL[:1], "label has shape (1,): give (2,)"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(found, x, label, message):
+    model = tiny_model(found)
+    for call in (model, lambda *args: bits_per_dim(model, *args)):
+        with pytest.raises(InputError) as caught:
+            call(x, label)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+        assert isinstance(caught.value, AxialError)
+
+
+@pytest.mark.parametrize(
+    ("channel", "message"),
+    [
+        (torch.tensor([1, 2]), "channel holds 2: its values must be 0 to 1"),
+        (torch.tensor([1]), "channel has shape (1,)"),
+        (torch.tensor([0.0, 1.0]), "channel is torch.float32"),
+    ],
+)
+def test_a_channel_that_is_not_there_is_refused(channel, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        tiny_model(PLAIN).channel_logits(x_like(PLAIN), channel)
+
+
+def test_a_given_channel_is_not_predicted():
+    found = config((3, 4), channels=3, given_channels=1)
+    with pytest.raises(InputError, match="channel holds 0: its values must be 1 to 2"):
+        tiny_model(found).channel_logits(x_like(found), torch.tensor([0, 1]))
+
+
+def test_a_context_of_the_wrong_shape_or_type_is_refused():
+    model = tiny_model(PLAIN)
+    for context in (torch.zeros(2, 3, 4, 7), torch.zeros(2, 3, 4, 8, dtype=torch.long)):
+        with pytest.raises(InputError, match=r"context has shape .* of shape \(2, 3, 4, 8\)"):
+            model(x_like(PLAIN), None, context)
+
+
+def test_it_compiles_without_a_break():
+    # In a process of its own: the checks of shapes that tests switch on break compilation.
+    script = """
+import torch, axial
+config = axial.ModelConfig(axes=(3, 4), channels=2, values=5, width=8, heads=2,
+                           encoder_layers=2, decoder_layers=(2, 1), classes=3, given_channels=1)
+model = axial.AxialTransformer(config)
+model.reset_parameters(final_scale=1.0)
+step = torch.compile(model.channel_logits, fullgraph=True, backend="aot_eager")
+x, label = torch.randint(5, (2, 3, 4, 2)), torch.tensor([0, 2])
+channel = torch.tensor([1, 1])
+torch.testing.assert_close(step(x, channel, label), model.channel_logits(x, channel, label))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
