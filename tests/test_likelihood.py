@@ -84,14 +84,12 @@ def test_lower_precision_is_still_a_distribution_and_close():
     exact = tiny_model(found)
     x = every_image(found, ~given(found))
     reference = bits(exact, x)
-    for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 1.0)):
-        model = tiny_model(found, dtype=dtype)
-        found_bits = bits(model, x)
-        assert found_bits.dtype == torch.float64
-        assert (found_bits - reference).abs().max() < tolerance
-        # Each conditional is normalised in float64; what is left is one element's logits
-        # differing between images that share its past, by the precision of the model.
-        assert abs((-found_bits).exp2().sum() - 1) < (1e-5 if dtype == torch.float32 else 0.05)
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.float16, 0.5)):
+        lower = bits(tiny_model(found, dtype=dtype), x)
+        assert lower.dtype == torch.float64
+        assert 0 < (lower - reference).abs().max() < tolerance
+        # Every conditional is normalised in float64, so rounding makes another distribution.
+        assert abs((-lower).exp2().sum() - 1) < 1e-9
 
 
 def test_scoring_ignores_dropout_and_leaves_the_model_as_it_was():
@@ -125,3 +123,4 @@ def test_a_gpu_scores_examples_that_wait_in_memory():
     x, _, _ = random_input(found, 16)
     reference = bits(model, x)
     torch.testing.assert_close(bits(model.cuda(), x), reference, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(bits(model.bfloat16(), x), reference, rtol=2e-2, atol=0)

@@ -81,17 +81,20 @@ def read_index(path: Path) -> dict[str, Entry]:
 def _read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a LevelDB table, in order."""
     footer = data[-_FOOTER:-8]
-    at = 0
-    for _ in range(2):  # the meta index, which is empty here
-        _, at = _read_varint(footer, at)
-    for _, handle in _read_block(data, *_read_handle(footer, at)):
-        yield from _read_block(data, *_read_handle(handle, 0))
+    meta, at = _read_handle(footer, 0)
+    if list(_read_block(data, *meta)):
+        raise ValueError("a meta index where none was expected")
+    index, _ = _read_handle(footer, at)
+    for _, handle in _read_block(data, *index):
+        block, _ = _read_handle(handle, 0)
+        yield from _read_block(data, *block)
 
 
-def _read_handle(data: bytes, at: int) -> tuple[int, int]:
+def _read_handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
+    """Offset and size of a block, and where in `data` that ends."""
     offset, at = _read_varint(data, at)
-    size, _ = _read_varint(data, at)
-    return offset, size
+    size, at = _read_varint(data, at)
+    return (offset, size), at
 
 
 def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:

@@ -62,7 +62,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("axes", "decoder_layers"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            lengths = getattr(self, name)
+            if not isinstance(lengths, tuple | list):
+                raise ConfigError(f"{name} is {lengths!r}: give one whole number for each axis")
+            object.__setattr__(self, name, tuple(lengths))
         self._check_numbers()
         self._check_layers()
         self._check_given()

@@ -123,7 +123,7 @@ class _Variables:
 
 def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConfig:
     """Every size, read off the shapes; a shape that disagrees is found when it is taken."""
-    encoded = "exterior_input_conv/w" in names.values
+    encoded = any(name.startswith("exterior_") for name in names.values)
     values, width = names.shape(names.decoder + "embs", 2)
     height, _ = names.shape(names.decoder + "pos_embs_h", 2)
     columns, _ = names.shape(names.decoder + "pos_embs_w", 2)

@@ -1,0 +1,149 @@
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensor_bundle import write_bundle
+
+from axial.bundle import _uncompress_snappy, find_bundle, read_index, read_tensor
+from axial.errors import CheckpointError
+
+RECORDED = Path(__file__).parent / "parity" / "tf_checkpoint"
+ARRAYS = {
+    "model/a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "model/ab": np.arange(4, dtype=np.float64),
+    "model/step": np.array(7, dtype=np.int64),
+    "model/wide/b": np.arange(3, dtype=np.int32),
+    "model/wide/half": np.arange(3, dtype=np.float16),
+}
+
+
+def read_all(folder):
+    prefix = find_bundle(folder)
+    entries = read_index(prefix.with_name(prefix.name + ".index"))
+    return {name: read_tensor(prefix, name, entry) for name, entry in entries.items()}
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A copy of the recorded checkpoint that a test may damage."""
+    return Path(shutil.copytree(RECORDED, tmp_path / "checkpoint"))
+
+
+def refused(folder, message):
+    with pytest.raises(CheckpointError) as caught:
+        read_all(folder)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_every_recorded_variable_is_read_with_its_name_shape_and_type():
+    found = read_all(RECORDED)
+    lines = (RECORDED / "variables.txt").read_text().splitlines()[1:]
+    listed = {name: (shape, dtype) for name, shape, dtype in (line.split("\t") for line in lines)}
+    assert len(found) == 431
+    assert {n: (str(list(v.shape)), str(v.dtype)) for n, v in found.items()} == listed
+    assert found["global_step"] == 25
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_is_written_comes_back(tmp_path, shards, compression):
+    write_bundle(tmp_path / "model.ckpt", ARRAYS, shards=shards, compression=compression)
+    found = read_all(tmp_path)
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape
+        assert (found[name] == array).all()
+
+
+def test_bfloat16_is_read_as_float32(tmp_path):
+    half = (np.array([1.0, -2.5, 1e30], np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    write_bundle(tmp_path / "m", {"a": half.view(np.float16)}, kinds={"a": 14})
+    found = read_all(tmp_path)["a"]
+    np.testing.assert_allclose(found, [1.0, -2.5, 1e30], rtol=1e-2)
+    assert found.dtype == np.float32
+
+
+def test_snappy_as_the_library_compresses_it():
+    text = b"axial attention along one axis, axial attention along another axis; "
+    packed = bytes.fromhex(
+        "d40378617869616c20617474656e74696f6e20616c6f6e67206f6e6520617869732c01064a200018616e"
+        "6f74686572011e0c733b2000fe0100fe0100fe0100fe0100ae0100f0620102030405060708090a0b0c0d"
+        "0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f3031323334353637"
+        "38393a3b3c3d3e3f404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f6061"
+        "6263"
+    )
+    assert _uncompress_snappy(packed) == text + bytes(300) + bytes(range(100))
+    with pytest.raises(ValueError, match="instead of 468"):
+        _uncompress_snappy(packed[:-3])
+    with pytest.raises(ValueError, match="outside"):
+        _uncompress_snappy(b"\x04\x01\x05")
+
+
+def test_a_bundle_is_found_by_folder_state_file_or_path(tmp_path):
+    write_bundle(tmp_path / "model.ckpt-5", ARRAYS)
+    assert find_bundle(tmp_path) == tmp_path / "model.ckpt-5"
+    write_bundle(tmp_path / "model.ckpt-9", ARRAYS)
+    with pytest.raises(CheckpointError, match=r"found model.ckpt-5, model.ckpt-9; name it as"):
+        find_bundle(tmp_path)
+    assert find_bundle(tmp_path / "model.ckpt-9") == tmp_path / "model.ckpt-9"
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/their/disk/model.ckpt-5"\n')
+    assert find_bundle(tmp_path) == tmp_path / "model.ckpt-5"
+    with pytest.raises(CheckpointError, match="no such TensorFlow checkpoint"):
+        find_bundle(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="found none"):
+        find_bundle(tmp_path / "empty")
+
+
+def test_every_bit_flip_in_the_index_is_noticed(recorded):
+    path = recorded / "model.ckpt.index"
+    whole = path.read_bytes()
+    # The last 48 bytes point to blocks and are padded: flips in the padding change nothing.
+    places = [*range(0, len(whole) - 48, 509), len(whole) - 48, len(whole) - 1]
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match="index"):
+            read_index(path)
+
+
+@pytest.mark.parametrize("keep", [0, 47, 48, 5000, -1])
+def test_a_truncated_index_is_refused(recorded, keep):
+    path = recorded / "model.ckpt.index"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(recorded, "not a TensorFlow checkpoint index, or cut short")
+
+
+def test_truncated_missing_and_flipped_data_is_refused_by_the_name_of_the_variable(recorded):
+    path = recorded / "model.ckpt.data-00000-of-00001"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:5000])
+    refused(recorded, "cut short in variable ar_decoder/")
+    path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    refused(recorded, "the checksum of variable ar_decoder/")
+    path.unlink()
+    refused(recorded, "No such file")
+
+
+def test_what_is_not_supported_is_said(tmp_path):
+    write_bundle(tmp_path / "m", ARRAYS, endianness=1)
+    refused(tmp_path, "big-endian")
+    write_bundle(tmp_path / "m", ARRAYS, compression=2)
+    refused(tmp_path, "unknown compression 2")
+    write_bundle(tmp_path / "m", ARRAYS, kinds={"model/ab": 7})
+    refused(tmp_path, "variable model/ab is stored of TensorFlow type 7")
+    write_bundle(tmp_path / "m", ARRAYS, kinds={"model/ab": 1})
+    refused(tmp_path, "variable model/ab has 32 bytes for (4,)")
+    write_bundle(tmp_path / "m", ARRAYS, extra=bytes([7 << 3 | 2, 0]))
+    refused(tmp_path, "stored in slices")
+
+
+def test_a_block_that_reaches_beyond_the_file_is_refused(tmp_path):
+    write_bundle(tmp_path / "m", ARRAYS)
+    path = tmp_path / "m.index"
+    far = b"\xff\xff\xff\x7f" * 4
+    path.write_bytes(
+        path.read_bytes()[:-48] + far.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    )
+    refused(tmp_path, "reaches beyond the file")

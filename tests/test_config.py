@@ -1,0 +1,98 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import VARIANTS, config
+
+from axial import AxialError, ConfigError, ModelConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"axes": ()}, "axes is empty"),
+        ({"decoder_layers": 4}, "decoder_layers is 4: give one whole number for each axis"),
+        ({"axes": (3, 0)}, "axes is 0"),
+        ({"axes": (3, 4.0)}, "axes is 4.0"),
+        ({"channels": 0}, "channels is 0"),
+        ({"values": 1}, "values is 1: use whole numbers of at least 2"),
+        ({"values": True}, "values is True"),
+        ({"width": 0}, "width is 0"),
+        ({"width": 8, "heads": 3}, "width 8 does not split into 3 heads: use one of [1, 2, 4, 8]"),
+        ({"heads": 0}, "heads is 0"),
+        ({"mlp_ratio": 0}, "mlp_ratio is 0"),
+        ({"inner": "gru"}, "inner is 'gru': use one of attention, lstm"),
+        ({"channel_mode": "row"}, "channel_mode is 'row': use one of encode, rows, columns"),
+        ({"classes": -1}, "classes is -1"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"dropout": float("nan")}, "dropout is nan"),
+        ({"plane_scale": 0.0}, "plane_scale is 0.0"),
+        ({"decoder_layers": (2,)}, "has 1 levels, but axes (3, 4) need one per axis"),
+        ({"decoder_layers": (2, 2, 1)}, "has 3 levels, but axes (3, 4) need one per axis"),
+        ({"decoder_layers": (1, 1)}, "decoder_layers[0] is 1, fewer than one full cycle"),
+        ({"decoder_layers": (2, 0)}, "decoder_layers is 0"),
+        (
+            {"axes": (2, 2, 2), "decoder_layers": (3, 1, 1)},
+            "decoder_layers[1] is 1, fewer than one full cycle over 2 axes: use at least 2",
+        ),
+        ({"encoder_layers": -1}, "encoder_layers is -1"),
+        ({"encoder_layers": 1}, "encoder_layers is 1, fewer than one full cycle over 2 axes"),
+        ({"channels": 3, "encoder_layers": 0}, "3 channels one after another need an encoder"),
+        ({"channel_mode": "rows", "encoder_layers": 2}, "has no encoder: use 0"),
+        ({"inner": "lstm", "decoder_layers": (2, 2)}, "an LSTM inner decoder is a single layer"),
+        ({"given_channels": 1}, "given_channels is 1 of 1"),
+        ({"given_channels": -1}, "given_channels is -1"),
+        ({"given_steps": 3}, "given_steps is 3 of 3 along axis 0"),
+        (
+            {"channels": 2, "channel_mode": "columns", "given_channels": 1},
+            "given_channels is 1, which channel_mode='columns' cannot show",
+        ),
+        (
+            {"channels": 2, "channel_mode": "rows", "given_steps": 1},
+            "given_steps is 1, which channel_mode='rows' cannot show",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_at_construction(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        config(**settings)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert isinstance(caught.value, AxialError)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_json_and_back_is_the_same_configuration(name):
+    found = VARIANTS[name]
+    assert ModelConfig.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_unknown_and_missing_settings_are_refused_by_name():
+    values = config().to_json()
+    with pytest.raises(ConfigError, match="'rotary' is not a setting of this version"):
+        ModelConfig.from_json(values | {"rotary": True})
+    del values["width"]
+    with pytest.raises(ConfigError, match="width"):
+        ModelConfig.from_json(values)
+    for name in ("axes", "decoder_layers"):
+        with pytest.raises(ConfigError):
+            ModelConfig.from_json(config().to_json() | {name: 3})
+
+
+def test_planes_are_divided_by_the_largest_value_unless_told_otherwise():
+    assert config(values=17).plane_divisor == 16.0
+    assert config(values=17, plane_scale=255.0).plane_divisor == 255.0
+
+
+def test_given_elements_are_not_counted():
+    assert config((3, 4), channels=3).elements == 36
+    assert config((3, 4), channels=3, given_channels=1).elements == 24
+    assert config((3, 4), channels=3, given_channels=1, given_steps=1).elements == 16
+
+
+def test_configurations_and_presets_need_no_torch():
+    script = (
+        "import sys, axial, axial.config, axial.presets, axial.describe, axial.cli; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
