@@ -69,8 +69,8 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
         raise CheckpointError(
             f"{folder / _WEIGHTS}: damaged or cut short ({error}); copy it again"
         ) from error
-    config = _read_config(folder, mark)
-    if _fingerprint(config, weights) != mark:
+    config, wanted = _read_config(folder, mark)
+    if not mark == wanted == _fingerprint(config, weights):
         raise CheckpointError(
             f"{folder}: {_WEIGHTS} and {_CONFIG} do not belong together, or one was changed; "
             f"copy both again"
@@ -95,8 +95,8 @@ def _fingerprint(config: ModelConfig, weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _read_config(folder: Path, mark: str | None) -> ModelConfig:
-    """The configuration that carries the weights' fingerprint, the pending one if need be."""
+def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | None]:
+    """The configuration and its fingerprint; a pending one if that is the weights' own."""
     found = _read_json(folder / _CONFIG)
     pending = folder / (_CONFIG + _PENDING)
     if found.get("fingerprint") != mark and pending.is_file():
@@ -110,7 +110,7 @@ def _read_config(folder: Path, mark: str | None) -> ModelConfig:
     if not isinstance(found.get("model"), dict):
         raise CheckpointError(f"{folder / _CONFIG}: describes no model; copy it again")
     try:
-        return ModelConfig.from_json(found["model"])
+        return ModelConfig.from_json(found["model"]), found.get("fingerprint")
     except ConfigError as error:
         raise CheckpointError(f"{folder / _CONFIG}: {error}") from error
 

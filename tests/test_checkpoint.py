@@ -1,0 +1,255 @@
+import json
+import pickle
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import VARIANTS, config, random_input, tiny_model
+from safetensors.torch import load_file, save_file
+
+from axial import CheckpointError, fingerprint, load, save
+
+FOUND = VARIANTS["2d-labels"]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def same(first, second):
+    return fingerprint(first) == fingerprint(second)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(tiny_model(FOUND), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refused(folder, message):
+    with pytest.raises(CheckpointError) as caught:
+        load(folder)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_saved_comes_back_to_the_bit(name, tmp_path):
+    model = tiny_model(VARIANTS[name])
+    save(model, tmp_path / "deep" / "folder")
+    loaded = load(tmp_path / "deep" / "folder")
+    x, label, context = random_input(VARIANTS[name], 2)
+    assert torch.equal(loaded(x, label, context), model(x, label, context))
+    assert loaded.config == model.config and same(loaded, model)
+    assert not loaded.training
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_every_precision_is_kept(dtype, tmp_path):
+    model = tiny_model(FOUND, dtype=dtype)
+    save(model, tmp_path / "model")
+    assert {parameter.dtype for parameter in load(tmp_path / "model").parameters()} == {dtype}
+    assert same(load(tmp_path / "model"), model)
+
+
+def test_a_folder_holds_two_files_and_nothing_else(folder):
+    assert names(folder) == ["config.json", "model.safetensors"]
+    assert names(folder.parent) == ["model"]
+    plain = folder.parent / "plain"
+    plain.mkdir()
+    assert folder.stat().st_mode == plain.stat().st_mode
+
+
+def test_saving_again_replaces_the_model_and_leaves_other_files_alone(folder):
+    (folder / "notes.txt").write_text("mine")
+    other = tiny_model(config((2, 2)), seed=9)
+    save(other, folder)
+    assert same(load(folder), other)
+    assert names(folder) == ["config.json", "model.safetensors", "notes.txt"]
+    (folder.parent / "empty").mkdir()
+    save(other, folder.parent / "empty")
+    assert same(load(folder.parent / "empty"), other)
+
+
+class Crash(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize("replacing", [False, True])
+def test_a_crash_at_any_step_leaves_the_old_model_or_the_new_one(
+    tmp_path, monkeypatch, step, replacing
+):
+    old, new = tiny_model(FOUND), tiny_model(config((2, 2)), seed=9)
+    folder = tmp_path / "model"
+    if replacing:
+        save(old, folder)
+    moves = []
+
+    def counted(real):
+        def move(self, target):
+            moves.append(target)
+            if len(moves) > step:
+                raise Crash
+            return real(self, target)
+
+        return move
+
+    monkeypatch.setattr(Path, "replace", counted(Path.replace))
+    monkeypatch.setattr(Path, "rename", counted(Path.rename))
+    finished = step >= (3 if replacing else 1)
+    if finished:
+        save(new, folder)
+    else:
+        with pytest.raises(Crash):
+            save(new, folder)
+    monkeypatch.undo()
+    if folder.exists():
+        # With existing files the second move is the one that counts.
+        assert same(load(folder), new if finished or step == 2 else old)
+        save(new, folder)
+        assert same(load(folder), new)
+        assert names(folder) == ["config.json", "model.safetensors"]
+    else:
+        assert not replacing and not finished
+    assert names(tmp_path) in ([], ["model"])
+
+
+def test_no_space_leaves_the_old_model_and_no_scraps(folder):
+    before = fingerprint(load(folder))
+    script = f"""
+import resource, torch, axial
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+config = axial.ModelConfig(axes=(4, 4), width=64, heads=2, encoder_layers=0, decoder_layers=(2, 1))
+for place in ({str(folder)!r}, {str(folder.parent / "new")!r}):
+    try:
+        axial.save(axial.AxialTransformer(config), place)
+    except axial.AxialError as error:
+        assert "cannot be written" in str(error) and "\\n" not in str(error), error
+    else:
+        raise SystemExit("it should not have fitted")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert fingerprint(load(folder)) == before
+    assert names(folder.parent) == ["model"]
+    assert names(folder) == ["config.json", "model.safetensors"]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            save(tiny_model(FOUND), place)
+    assert (tmp_path / "file").read_text() == "in the way"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_missing_checkpoint_is_said(tmp_path):
+    refused(tmp_path / "nowhere", "no such checkpoint")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "no such checkpoint")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_a_truncated_weights_file_is_refused(folder, keep):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(folder, "damaged or cut short")
+
+
+def test_a_flipped_bit_in_the_weights_is_refused(folder):
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    refused(folder, "do not belong together, or one was changed")
+
+
+def test_a_swapped_weights_file_is_refused(folder, tmp_path):
+    save(tiny_model(FOUND, seed=9), tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").replace(folder / "model.safetensors")
+    refused(folder, "do not belong together, or one was changed")
+
+
+def test_weights_of_another_configuration_are_refused(folder, tmp_path):
+    save(tiny_model(config((2, 2))), tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").replace(folder / "model.safetensors")
+    refused(folder, "do not belong together, or one was changed")
+
+
+def edit(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_config_from_the_future_is_refused(folder):
+    edit(folder, format=2)
+    refused(folder, "format 2 is not one this version knows (up to 1); upgrade")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (FOUND.to_json() | {"rotary": True}, "'rotary' is not a setting of this version"),
+        (FOUND.to_json() | {"width": 9}, "width 9 does not split into 2 heads"),
+        (FOUND.to_json() | {"dropout": 0.5}, "do not belong together, or one was changed"),
+        ([], "describes no model"),
+    ],
+)
+def test_an_edited_config_is_refused(folder, model, message):
+    edit(folder, model=model)
+    refused(folder, message)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\0"])
+def test_a_config_that_is_no_json_object_is_refused(folder, text):
+    (folder / "config.json").write_text(text)
+    refused(folder, "config.json: ")
+
+
+def test_a_missing_weight_is_named_even_if_the_fingerprint_was_made_to_fit(folder):
+    from axial.checkpoint import _fingerprint
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["norm.bias"]
+    mark = _fingerprint(FOUND, weights)
+    save_file(weights, folder / "model.safetensors", metadata={"fingerprint": mark})
+    edit(folder, fingerprint=mark)
+    refused(folder, "weight 'norm.bias' is missing")
+
+
+class Bomb:
+    def __reduce__(self):
+        return (Path.touch, (Path("/tmp/axial-bomb"),))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "extra.pt"])
+def test_a_planted_pickle_is_never_run(folder, name, tmp_path, monkeypatch):
+    mark = tmp_path / "exploded"
+    monkeypatch.setattr(Bomb, "__reduce__", lambda self: (Path.touch, (mark,)))
+    data = pickle.dumps(Bomb())
+    pickle.loads(data)
+    assert mark.exists()  # it would work
+    mark.unlink()
+    (folder / name).write_bytes(data)
+    try:
+        load(folder)
+    except CheckpointError:
+        assert name != "extra.pt"
+    assert not mark.exists()
+
+
+def test_the_fingerprint_tells_weights_and_configurations_apart():
+    model = tiny_model(FOUND)
+    mark = fingerprint(model)
+    assert mark == fingerprint(tiny_model(FOUND))
+    assert mark != fingerprint(tiny_model(FOUND, seed=1))
+    assert mark != fingerprint(tiny_model(FOUND, dtype=torch.float32))
+    from dataclasses import replace
+
+    warm = tiny_model(replace(FOUND, dropout=0.1))
+    assert mark != fingerprint(warm)

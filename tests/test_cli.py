@@ -1,0 +1,120 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import axial
+from axial.cli import COMMANDS, main
+from axial.presets import PRESETS
+
+CHECKPOINT = Path(__file__).parent / "parity" / "tf_checkpoint"
+
+
+def fails(capsys, *args, status=1):
+    """Run a command that must fail; return the one line it says."""
+    with pytest.raises(SystemExit) as caught:
+        main(args)
+    if status == 1:
+        message = str(caught.value.code)
+        assert message.startswith("axial: ") and "\n" not in message
+        return message
+    assert caught.value.code == status
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def imported(tmp_path, capsys):
+    main(["import", str(CHECKPOINT), "--heads", "4", "--out", str(tmp_path / "ours")])
+    capsys.readouterr()
+    return tmp_path / "ours"
+
+
+def test_importing_gives_a_folder_that_scores_what_the_authors_score(imported):
+    model = axial.load(imported)
+    with np.load(CHECKPOINT / "expected.npz") as expected:
+        x, score = torch.from_numpy(expected["x"]), torch.from_numpy(expected["bits_per_dim_ema"])
+    torch.testing.assert_close(axial.bits_per_dim(model, x), score.double(), rtol=0, atol=1e-5)
+
+
+def test_raw_weights_are_imported_on_request(tmp_path, imported, capsys):
+    out = str(tmp_path / "raw")
+    main(["import", str(CHECKPOINT), "--heads", "4", "--weights", "raw", "--out", out])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{out}: raw weights") and axial.fingerprint(axial.load(out)) in last
+    assert axial.fingerprint(axial.load(out)) != axial.fingerprint(axial.load(imported))
+
+
+def test_import_errors_are_one_line_and_leave_nothing(tmp_path, capsys):
+    out = tmp_path / "ours"
+    common = ["--out", str(out)]
+    assert "does not split into 5 heads" in fails(
+        capsys, "import", str(CHECKPOINT), "--heads", "5", *common
+    )
+    assert "no such TensorFlow checkpoint" in fails(
+        capsys, "import", str(tmp_path / "nowhere"), "--heads", "4", *common
+    )
+    assert "this model has 3 channels" in fails(
+        capsys, "import", str(CHECKPOINT), "--heads", "4", "--channels", "2", *common
+    )
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_info_describes_every_preset(name, capsys):
+    main(["info", name])
+    out = capsys.readouterr().out
+    assert "parameters" in out and "FLOPs" in out and "inner decoder" in out
+
+
+def test_info_fits_a_preset_to_data(capsys):
+    main(["info", "small", "--axes", "4", "6", "8", "--channels", "2", "--values", "9"])
+    assert "4 x 6 x 8, 2 channels, 9 values" in capsys.readouterr().out
+
+
+def test_info_describes_a_checkpoint(imported, capsys):
+    main(["info", str(imported)])
+    out = capsys.readouterr().out
+    assert "8 x 8, 3 channels" in out and axial.fingerprint(axial.load(imported)) in out
+    message = fails(capsys, "info", str(imported), "--values", "9")
+    assert "--values fits presets only" in message
+
+
+def test_info_errors_are_one_line(capsys, tmp_path):
+    assert "did you mean cifar10?" in fails(capsys, "info", "cifar")
+    assert "there are digits" in fails(capsys, "info", "xyzzy")
+    assert "no such checkpoint" in fails(capsys, "info", str(tmp_path))
+    assert "need one per axis" in fails(capsys, "info", "imagenet32", "--axes", "8")
+
+
+def test_help_and_version_answer(capsys):
+    for flag in ("-h", "--help"):
+        main([flag])
+        out = capsys.readouterr().out
+        assert all(name in out for name in COMMANDS)
+    main(["--version"])
+    assert capsys.readouterr().out == f"axial {axial.__version__}\n"
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as caught:
+            main([name, "--help"])
+        assert caught.value.code == 0
+        assert "required" in capsys.readouterr().out
+
+
+def test_wrong_usage_ends_with_status_two(capsys):
+    assert "did you mean import?" in fails(capsys, "imprt", status=2)
+    assert "name a command" in fails(capsys, status=2)
+    assert "--heads" in fails(capsys, "import", str(CHECKPOINT), status=2)
+    assert "--axes" in fails(capsys, "info", "small", "--axis", "3", status=2)
+
+
+def test_python_m_axial_is_the_same_command():
+    run = lambda *args: subprocess.run(  # noqa: E731
+        [sys.executable, "-m", "axial", *args], capture_output=True, text=True, check=False
+    )
+    assert run("--version").stdout == f"axial {axial.__version__}\n"
+    failed = run("info", "cifar")
+    assert failed.returncode == 1 and failed.stdout == ""
+    assert failed.stderr.count("\n") == 1 and failed.stderr.startswith("axial: ")

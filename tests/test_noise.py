@@ -1,0 +1,71 @@
+import math
+
+import pytest
+import torch
+
+from axial.errors import ConfigError
+from axial.noise import gumbel, threefry
+
+
+@pytest.mark.parametrize(
+    ("key", "counter", "words"),
+    [  # the known answers published with the generator
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_the_generator_gives_its_known_answers(key, counter, words):
+    assert tuple(map(int, threefry(*key, *map(torch.tensor, counter)))) == words
+
+
+def test_noise_depends_on_seed_image_element_and_value_and_nothing_else():
+    images, elements = torch.arange(5), torch.arange(7)
+    whole = gumbel(3, images, elements, 11)
+    for b in range(5):
+        for e in range(7):
+            assert torch.equal(
+                gumbel(3, images[b : b + 1], elements[e : e + 1], 6),
+                whole[b : b + 1, e : e + 1, :6],
+            )
+    assert whole.unique().numel() == whole.numel()
+    for other in (gumbel(4, images, elements, 11), gumbel(3 + (1 << 32), images, elements, 11)):
+        assert not (whole == other).any()
+    far = gumbel(3, images + (1 << 32), elements, 11)
+    assert not (whole == far).any()
+
+
+def test_noise_is_standard_gumbel():
+    noise = gumbel(0, torch.arange(100), torch.arange(100), 100).flatten()
+    count = len(noise)
+    assert noise.mean().item() == pytest.approx(0.5772157, abs=5 * 1.2825 / math.sqrt(count))
+    assert noise.var().item() == pytest.approx(math.pi**2 / 6, rel=0.01)
+    # Kolmogorov-Smirnov: largest distance to exp(-exp(-x)), 0.1 % level.
+    uniform = (-(-noise).exp()).exp().sort().values
+    steps = torch.arange(1, count + 1) / count
+    assert (uniform - steps).abs().max() < 1.95 / math.sqrt(count)
+
+
+def test_extreme_bits_stay_finite(monkeypatch):
+    for word in (0, 0xFFFFFFFF):
+        answer = lambda *args, w=word: (torch.tensor([[[w]]]), torch.tensor([[[w]]]))  # noqa: E731
+        monkeypatch.setattr("axial.noise.threefry", answer)
+        assert gumbel(0, torch.arange(1), torch.arange(1), 1).isfinite().all()
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64])
+def test_a_seed_out_of_range_is_refused(seed):
+    with pytest.raises(ConfigError, match="use a whole number from 0"):
+        gumbel(seed, torch.arange(1), torch.arange(1), 2)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_noise():
+    images, elements = torch.arange(64), torch.arange(300)
+    here = gumbel(12345678901234567890, images, elements, 256)
+    there = gumbel(12345678901234567890, images.cuda(), elements.cuda(), 256).cpu()
+    torch.testing.assert_close(there, here, rtol=1e-14, atol=1e-14)
+    words = [
+        threefry(7, 9, images.to(device), elements[:64].to(device)) for device in ("cpu", "cuda")
+    ]
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(*words, strict=True))

@@ -1,0 +1,91 @@
+import pytest
+import torch
+
+from axial import AxialTransformer, ConfigError, DataShape
+from axial.cost import forward_flops, parameters, training_flops
+from axial.describe import describe
+from axial.presets import PRESETS
+
+ANY_DATA = [
+    DataShape(axes=(7,)),
+    DataShape(axes=(8, 6), values=17),
+    DataShape(axes=(4, 6), channels=3, classes=10),
+    DataShape(axes=(3, 4, 5), channels=2),
+    DataShape(axes=(2, 3, 4, 5), values=4),
+]
+
+
+def count(config):
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in AxialTransformer(config).parameters())
+
+
+def test_the_released_models_have_341_and_606_million_parameters():
+    assert round(count(PRESETS["imagenet32-released"]()) / 1e6) == 341
+    assert round(count(PRESETS["imagenet64-released"]()) / 1e6) == 606
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_parameters_are_counted_without_building_the_model(name):
+    assert parameters(PRESETS[name]()) == count(PRESETS[name]())
+
+
+@pytest.mark.parametrize(
+    "name", ["imagenet32", "imagenet64", "bair", "imagenet32-lstm", "imagenet64-lstm"]
+)
+def test_the_papers_models_have_the_papers_sizes(name):
+    found = PRESETS[name]()
+    assert (found.width, found.heads, found.width // found.heads) == (2048, 16, 128)
+    inner = 1 if name.endswith("lstm") else 4
+    assert (found.encoder_layers, found.decoder_layers) == (8, (8, inner))
+    assert found.inner == ("lstm" if name.endswith("lstm") else "attention")
+
+
+def test_bair_models_fifteen_frames_given_one():
+    found = PRESETS["bair"]()
+    assert (found.axes, found.channels, found.given_channels) == ((64, 64), 48, 3)
+    assert found.elements == 15 * 64 * 64 * 3
+    with pytest.raises(ConfigError, match="16 frames as channels, but the data has 30"):
+        PRESETS["bair"](DataShape(axes=(64, 64), channels=30))
+
+
+@pytest.mark.parametrize("data", ANY_DATA, ids=str)
+@pytest.mark.parametrize("name", ["small", "base", "large"])
+def test_presets_for_any_data_fit_it(name, data):
+    found = PRESETS[name](data)
+    assert found.axes == data.axes and found.channels == data.channels
+    assert found.values == data.values and found.classes == data.classes
+    assert count(found) == parameters(found)
+
+
+def test_training_on_one_channel_costs_three_times_scoring_it():
+    found = PRESETS["imagenet32-released"]()
+    assert training_flops(found) * found.channels == 3 * forward_flops(found)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_description_names_every_level_in_order(name):
+    found = PRESETS[name]()
+    text = describe(found)
+    assert f"{parameters(found):,}" in text
+    rows = [line for line in text.splitlines() if line.startswith(" |- ")]
+    assert len(rows) == len(found.axes) + bool(found.encoder_layers)
+    assert "LSTM along axis 1" in rows[-1] if found.inner == "lstm" else "1* 1*" in rows[-1]
+    assert "1 0* 1 0*" in text or found.decoder_layers[0] == 2
+
+
+def test_a_description_of_a_volume():
+    text = describe(PRESETS["small"](DataShape(axes=(4, 8, 8), channels=2, values=9)))
+    levels = text[text.index("x (b") :].splitlines()
+    assert levels[:10] == [
+        "x (b, 4, 8, 8, 2)",
+        " |  one channel at a time",
+        " |- channel encoder           3 blocks: 2 1 0",
+        " |    added to every level below",
+        " |- outer decoder, axis 0     3 blocks: 2 1 0*",
+        " |    shifted along axis 0, added to every level below",
+        " |- outer decoder, axis 1     2 blocks: 2 1*",
+        " |    shifted along axis 1, added to every level below",
+        " |    the input itself, shifted along axis 2",
+        " |- inner decoder, axis 2     2 blocks: 2* 2*",
+    ]

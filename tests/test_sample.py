@@ -1,0 +1,144 @@
+import pytest
+import torch
+from conftest import ENUMERABLE, VARIANTS, config, every_image, random_input, tiny_model
+
+import axial.likelihood
+from axial import AxialError, bits, draw
+from axial.causal import given as always_given
+from axial.causal import order
+from axial.noise import gumbel
+
+
+def start(found, count=1):
+    """What a request must say of the model's own given parts: -1 everywhere else."""
+    x, label, context = random_input(found, count)
+    x[:, ~always_given(found)] = -1
+    return {"given": x, "label": label, "context": context}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    known = start(found, 3)
+    x = draw(model, 3, seed=5, temperature=0.7, method="naive", **known)
+    noise = gumbel(5, torch.arange(3), torch.arange(x[0].numel()), found.values)
+    logits = model(x, known["label"], known["context"]).flatten(1, -2)
+    chosen = (logits / 0.7 + noise).argmax(-1).view_as(x)
+    free = ~always_given(found)
+    assert torch.equal(x[:, free], chosen[:, free])
+    assert torch.equal(x[:, ~free], known["given"][:, ~free])
+    assert torch.equal(x, draw(model, 3, temperature=0.7, noise=noise.view(*x.shape, -1), **known))
+
+
+@pytest.mark.parametrize("name", ["1d-labels", "2d-channels", "3d-columns", "2d-lstm"])
+def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, monkeypatch):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    known = start(found, 7)
+    whole = draw(model, 7, seed=2, **known)
+    assert len(whole.unique(dim=0)) > 1
+    parts = []
+    for row in range(7):
+        alone = {k: None if v is None else v[row : row + 1] for k, v in known.items()}
+        parts.append(draw(model, 1, seed=2, first=row, **alone))
+    assert torch.equal(torch.cat(parts), whole)
+    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", 1)
+    assert torch.equal(draw(model, 7, seed=2, **known), whole)
+
+
+@pytest.mark.parametrize("name", ["1d", "2d-channels", "2d-rows", "2d-columns", "3d-lstm"])
+def test_going_on_from_any_prefix_gives_the_picture_it_was_cut_from(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x = draw(model, 2, seed=1)
+    sequence = order(found)
+    for kept in (0, 1, len(sequence) // 2, len(sequence)):
+        prefix = x.clone().view(2, -1)
+        prefix[:, sequence[kept:]] = -1
+        assert torch.equal(draw(model, 2, seed=1, given=prefix.view_as(x)), x)
+
+
+def test_kept_values_stay_and_one_prefix_serves_all():
+    found = VARIANTS["2d-channels"]
+    model = tiny_model(found)
+    kept = torch.full((1, *found.axes, 3), -1)
+    kept[0, 1, :, 1] = 2
+    x = draw(model, 4, given=kept)
+    assert (x[:, 1, :, 1] == 2).all() and len(x.unique(dim=0)) > 1
+    assert torch.equal(x, draw(model, 4, given=kept.expand(4, -1, -1, -1)))
+
+
+def test_temperature_zero_is_argmax_whatever_the_seed():
+    found = VARIANTS["2d-channels"]
+    model = tiny_model(found)
+    x = draw(model, 2, temperature=0.0, seed=1)
+    assert torch.equal(x, draw(model, 2, temperature=0.0, seed=2)) and torch.equal(x[0], x[1])
+    assert torch.equal(model(x).argmax(-1), x)
+
+
+@pytest.mark.parametrize("name", ["2d", "2d-channels", "1d-given-channels"])
+def test_draws_follow_the_models_own_probabilities(name):
+    found = ENUMERABLE[name]
+    model = tiny_model(found)
+    known = start(found, 1)
+    count = 20_000
+    x = draw(model, count, seed=11, given=known["given"]).flatten(1)
+    free = ~always_given(found)
+    images = every_image(found, free)
+    images[:, ~free] = known["given"][:, ~free]
+    expected = count * (-bits(model, images)).exp2()
+    key = found.values ** torch.arange(x.shape[1])
+    place = torch.searchsorted((images.flatten(1) @ key).sort().values, x @ key)
+    ranks = (images.flatten(1) @ key).argsort()
+    observed = torch.bincount(place, minlength=len(images)).double()
+    expected = expected[ranks]
+    # Images too rare for the approximation are counted together.
+    rare = expected < 10
+    observed = torch.cat([observed[~rare], observed[rare].sum().view(1)])
+    expected = torch.cat([expected[~rare], expected[rare].sum().view(1)])
+    chi_square = ((observed - expected) ** 2 / expected.clamp(min=1e-9)).sum()
+    freedom = len(observed) - 1
+    assert freedom >= 8
+    assert (chi_square - freedom) / (2 * freedom) ** 0.5 < 4
+
+
+FREE = config((2, 2), channels=2)
+KEEP = config((2, 2), channels=2, given_channels=1)
+BLANK = torch.full((1, 2, 2, 2), -1)
+
+
+@pytest.mark.parametrize(
+    ("found", "settings", "message"),
+    [
+        (FREE, {"count": 0}, "count is 0"),
+        (FREE, {"first": -1}, "first -1"),
+        (FREE, {"temperature": -0.5}, "temperature is -0.5: use 0 (argmax) or a positive number"),
+        (FREE, {"temperature": float("nan")}, "temperature is nan"),
+        (FREE, {"method": "magic"}, "method is 'magic': use one of naive"),
+        (FREE, {"seed": -1}, "seed is -1"),
+        (FREE, {"given": BLANK[:, :1]}, "given has shape (1, 1, 2, 2): use (3 or 1, 2, 2, 2)"),
+        (FREE, {"given": BLANK.expand(2, -1, -1, -1)}, "given has shape (2, 2, 2, 2)"),
+        (FREE, {"given": BLANK - 1}, "given holds -2"),
+        (FREE, {"given": BLANK + 4}, "given holds 3"),
+        (FREE, {"given": BLANK.float()}, "given is torch.float32"),
+        (FREE, {"noise": torch.zeros(3, 2, 2, 3)}, "noise has shape (3, 2, 2, 3)"),
+        (FREE, {"label": torch.zeros(3, dtype=torch.long)}, "this model is unconditional"),
+        (FREE, {"context": torch.zeros(2, 2, 2, 8)}, "context has shape (2, 2, 2, 8)"),
+        (KEEP, {}, "this model continues the first 1 channels and 0 steps"),
+        (KEEP, {"given": BLANK}, "put them into given="),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused_in_one_line(found, settings, message):
+    settings = {"count": 3} | settings
+    with pytest.raises(AxialError) as caught:
+        draw(tiny_model(found), settings.pop("count"), **settings)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_drawing_ignores_dropout_and_leaves_the_model_as_it_was():
+    found = config((2, 2), dropout=0.5)
+    model = tiny_model(found)
+    calm = draw(model, 4)
+    model.train()
+    assert torch.equal(draw(model, 4), calm) and model.training
