@@ -1,7 +1,10 @@
 """Models tiny enough to enumerate, in float64, with every layer speaking at full scale."""
 
+import importlib.util
+import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,6 +98,16 @@ def every_image(config, unknown):
     x = torch.zeros(len(values), *config.axes, config.channels, dtype=torch.long)
     x[:, unknown] = values
     return x
+
+
+def load_script(path):
+    """A script of this repository, as a module."""
+    path = Path(__file__).parent.parent / path
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def pytest_collection_modifyitems(items):

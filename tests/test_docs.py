@@ -1,0 +1,80 @@
+"""What the documentation says is what the running model does."""
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import load_script
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def figures():
+    return load_script("docs/order_figures.py")
+
+
+def places(axes):
+    return list(itertools.product(*map(range, axes)))
+
+
+def field(axes, inside):
+    """The set of positions that a formula of docs/order.md describes, as a mask."""
+    mask = torch.zeros(axes, dtype=torch.bool)
+    for e in places(axes):
+        mask[e] = inside(e)
+    return mask
+
+
+@pytest.mark.parametrize("name", ["IMAGE", "VOLUME"])
+def test_each_level_sees_what_the_page_says(figures, name):
+    config = getattr(figures, name)
+    model = figures.speaking(config)
+    channel, last = config.channels // 2, len(config.axes) - 1
+    for p in places(config.axes):
+        for k in range(last):
+            saw = figures.seen(model, f"outer_decoders.{k}", p, channel, shifted=k)[..., channel]
+            assert torch.equal(saw, field(config.axes, lambda e: e[:k] == p[:k] and e[k] < p[k]))
+            saw = figures.seen(model, f"outer_decoders.{k}", p, channel)[..., channel]
+            assert torch.equal(saw, field(config.axes, lambda e: e[:k] == p[:k] and e[k] <= p[k]))
+        saw = figures.seen(model, "inner_decoder", p, channel)[..., channel]
+        inside = lambda e: e[:last] == p[:last] and e[last] < p[last]  # noqa: E731
+        assert torch.equal(saw, field(config.axes, inside))
+        saw = figures.seen(model, "", p, channel)
+        assert torch.equal(saw[..., channel], field(config.axes, lambda e: e < p))
+        assert saw[..., :channel].all() and not saw[..., channel + 1 :].any()
+
+
+def test_the_encoder_sees_all_of_the_earlier_channels_alone(figures):
+    model = figures.speaking(figures.IMAGE)
+    for channel in range(3):
+        saw = figures.seen(model, "encoder", (2, 3), channel)
+        assert saw[..., :channel].all() and not saw[..., channel:].any()
+
+
+def test_the_figures_are_those_the_script_draws(figures, tmp_path):
+    import matplotlib.image
+
+    figures.main(tmp_path)
+    for name in ("order_image.png", "order_channels.png", "order_volume.png"):
+        drawn = matplotlib.image.imread(tmp_path / name)
+        committed = matplotlib.image.imread(figures.FIGURES / name)
+        assert drawn.shape == committed.shape
+        assert abs(drawn - committed).mean() < 0.01  # fonts may differ by a hair
+
+
+def test_every_file_a_page_points_to_is_there():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), (page, target)
+
+
+def test_the_readme_examples_run(tmp_path):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(code) == 2
+    for example in code:
+        subprocess.run([sys.executable, "-W", "error", "-c", example], check=True, cwd=tmp_path)
