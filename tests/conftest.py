@@ -13,7 +13,7 @@ from axial import AxialTransformer, ModelConfig
 
 torch.set_num_threads(1)
 
-SMALL = {1: (5,), 2: (3, 4), 3: (2, 3, 2), 4: (2, 2, 1, 2)}
+SMALL = {1: (5,), 2: (3, 4), 3: (3, 2, 3), 4: (3, 2, 1, 2)}
 TINY = {1: (3,), 2: (2, 2), 3: (2, 1, 2), 4: (1, 2, 1, 2)}
 
 
