@@ -16,7 +16,7 @@ cost causal noise bundle
 attention describe
 layers
 model
-likelihood checkpoint tensorflow
+likelihood checkpoint tensorflow incremental
 sample
 presets
 cli"""

@@ -6,6 +6,7 @@ f faster axes folded. `x_rlfd` has its axes in that order.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,26 @@ def init_dense(weight: Tensor, *, fan_in: int, scale: float = 1.0) -> None:
     """Fill with a truncated normal whose variance after truncation is `scale / fan_in`."""
     std = math.sqrt(scale / fan_in) / _TRUNCATED_STD
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+class LineCache:
+    """Keys and values of the steps of an axis that are already known, for causal attention.
+
+    Both are buffers (r, length, f, n, e); what lies beyond the steps added so far is never read.
+    """
+
+    def __init__(
+        self, keys: Float[Tensor, "r l f n e"], values: Float[Tensor, "r l f n e"]
+    ) -> None:
+        self.keys = keys
+        self.values = values
+
+    def add(self, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Put in the steps from `start` on; return all steps up to the last of them."""
+        stop = start + k.shape[1]
+        self.keys[:, start:stop] = k
+        self.values[:, start:stop] = v
+        return self.keys[:, :stop], self.values[:, :stop]
 
 
 class AxialAttention(nn.Module):
@@ -71,12 +92,41 @@ class AxialAttention(nn.Module):
         `memory` has the axes of `x`, but any length along `axis`; other axes may have length 1
         and are then shared by all lines.
         """
-        q_rlfne, k_rmfne, v_rmfne = self._project(x, memory)
+        q, k, v = self._project(x, memory)
+        return self._mix(x, q, k, v, causal=self.causal)
+
+    def advance(
+        self, x: Float[Tensor, "b *axes d"], cache: LineCache, start: int
+    ) -> Float[Tensor, "b *axes d"]:
+        """Attend causally from new steps of the axis to themselves and to those in the cache.
+
+        `x` holds one step, or all steps from 0 on; the cache takes them in.
+        """
+        q, k, v = self._project(x, None)
+        assert start == 0 or q.shape[1] == 1
+        return self._mix(x, q, *cache.add(k, v, start), causal=start == 0)
+
+    def cache(self, batch: int, axes: Sequence[int]) -> LineCache:
+        """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""
+        length, faster = axes[self.axis], math.prod(axes[self.axis + 1 :])
+        size = self.to_out.in_features // self.heads
+        shape = (2, batch, length, faster, self.heads, size)
+        return LineCache(*self.to_qkv.weight.new_empty(shape))
+
+    def _mix(
+        self,
+        x: Tensor,
+        q_rlfne: Float[Tensor, "r l f n e"],
+        k_rmfne: Float[Tensor, "r m f n e"],
+        v_rmfne: Float[Tensor, "r m f n e"],
+        *,
+        causal: bool,
+    ) -> Tensor:
         faster = q_rlfne.shape[2]
         # Faster axes ride along as heads and slower ones as batch, so no line is copied.
         q, k, v = (rearrange(t, "r l f n e -> r (f n) l e") for t in (q_rlfne, k_rmfne, v_rmfne))
         dropout = self.dropout if self.training else 0.0
-        out = _attend(q, k, v, causal=self.causal, dropout=dropout)
+        out = _attend(q, k, v, causal=causal, dropout=dropout)
         out = rearrange(out, "r (f n) l e -> r l f (n e)", f=faster, n=self.heads)
         return self.to_out(out.reshape(x.shape))
 

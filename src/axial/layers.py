@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from axial.attention import AxialAttention, init_dense
+from axial.attention import AxialAttention, LineCache, init_dense
 from axial.config import ModelConfig
 
 NORM_EPS = 1e-5
@@ -37,8 +37,15 @@ class Block(nn.Module):
         init_linear(self.mlp_in)
         init_linear(self.mlp_out, scale=final_scale)
 
-    def forward(self, x: Float[Tensor, "b *axes d"]) -> Float[Tensor, "b *axes d"]:
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
+    def forward(
+        self, x: Float[Tensor, "b *axes d"], cache: LineCache | None = None, start: int = 0
+    ) -> Float[Tensor, "b *axes d"]:
+        """Transform all of `x`, or with a cache the steps of an axis from `start` on."""
+        normed = self.attention_norm(x)
+        if cache is None:
+            x = x + self.dropout(self.attention(normed))
+        else:
+            x = x + self.dropout(self.attention.advance(normed, cache, start))
         return x + self.dropout(self.mlp_out(nonlinearity(self.mlp_in(self.mlp_norm(x)))))
 
 
@@ -60,6 +67,21 @@ class Blocks(nn.ModuleList):
     ) -> Float[Tensor, "b *axes d"]:
         for block in self:
             x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+        return x
+
+    def caches(self, batch: int, plane: Sequence[int]) -> list[LineCache | None]:
+        """Room for what each masked block must remember of the axis it is masked along."""
+        return [
+            block.attention.cache(batch, plane) if block.attention.causal else None
+            for block in self
+        ]
+
+    def advance(
+        self, x: Float[Tensor, "b *axes d"], caches: Sequence[LineCache | None], start: int
+    ) -> Float[Tensor, "b *axes d"]:
+        """Transform new steps of the masked axis, given all before them in the caches."""
+        for block, cache in zip(self, caches, strict=True):
+            x = block(x, cache, start)
         return x
 
 
@@ -85,6 +107,20 @@ class LSTM(nn.Module):
     ) -> Float[Tensor, "b *axes d"]:
         """Run along each line from a zero state; `recompute` has nothing to save here."""
         out, _ = self.lstm(x.flatten(0, -3))
+        return out.view(x.shape)
+
+    def caches(self, batch: int, plane: Sequence[int]) -> list[Tensor]:
+        """Room for the two states of a line."""
+        states = self.lstm.bias_ih_l0.new_zeros(2, 1, batch, self.lstm.hidden_size)
+        return list(states)
+
+    def advance(
+        self, x: Float[Tensor, "b *axes d"], caches: list[Tensor], start: int
+    ) -> Float[Tensor, "b *axes d"]:
+        """Run on from the states in `caches`, or from zero at the start of a line."""
+        states = None if start == 0 else (caches[0], caches[1])
+        out, states = self.lstm(x.flatten(0, -3), states)
+        caches[0], caches[1] = states
         return out.view(x.shape)
 
 

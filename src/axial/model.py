@@ -230,12 +230,30 @@ class AxialTransformer(nn.Module):
             return logits
         return logits.masked_fill(given(self.config, logits.device).unsqueeze(-1), 0.0)
 
-    def _condition(self, label: Tensor | None, context: Tensor | None) -> Tensor | None:
-        """The caller's context and label in one tensor, broadcast over the grid if need be."""
-        if label is None or self.label_embedding is None:
-            return context
-        embedded = self.label_embedding(label).view(len(label), *(1,) * len(self.config.axes), -1)
-        return embedded if context is None else embedded + context
+    def condition(
+        self,
+        x: Int[Tensor, "b *axes c"],
+        channel: Int[Tensor, " b"] | None,
+        label: Int[Tensor, " b"] | None,
+        context: Float[Tensor, "b *axes d"] | None,
+        *,
+        recompute: bool = False,
+    ) -> Float[Tensor, "b *ones_or_plane d"] | None:
+        """What every decoder level is told beside the plane itself; None if nothing.
+
+        The encoder's output if there is one, else label and context. `channel` is the one to be
+        predicted, None where channels are stacked.
+        """
+        told = context
+        if told is not None and self.config.channel_mode != "encode":
+            told = stack_context(told, self.config)
+        if label is not None and self.label_embedding is not None:
+            embedded = self.label_embedding(label)
+            embedded = embedded.view(len(label), *(1,) * len(self.config.axes), -1)
+            told = embedded if told is None else embedded + told
+        if self.encoder is None:
+            return told
+        return self.encoder(x, channel, told, recompute=recompute)
 
     def _channel_logits(
         self,
@@ -246,9 +264,7 @@ class AxialTransformer(nn.Module):
         *,
         recompute: bool,
     ) -> Float[Tensor, "b *axes v"]:
-        condition = self._condition(label, context)
-        if self.encoder is not None:
-            condition = self.encoder(x, channel, condition, recompute=recompute)
+        condition = self.condition(x, channel, label, context, recompute=recompute)
         index = channel.view(-1, *(1,) * (x.ndim - 1)).expand(*x.shape[:-1], 1)
         plane = x.gather(-1, index).squeeze(-1)
         return self._decode(plane, condition, recompute=recompute)
@@ -261,9 +277,7 @@ class AxialTransformer(nn.Module):
         *,
         recompute: bool,
     ) -> Float[Tensor, "b *axes c v"]:
-        if context is not None:
-            context = stack_context(context, self.config)
-        condition = self._condition(label, context)
+        condition = self.condition(x, None, label, context, recompute=recompute)
         logits = self._decode(stack(x, self.config), condition, recompute=recompute)
         return unstack(logits, self.config)
 

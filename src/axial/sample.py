@@ -3,6 +3,7 @@
 b batch, *axes the data axes, c channels, v values.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -13,12 +14,10 @@ from torch import Tensor
 from axial.causal import given as always_given
 from axial.causal import order
 from axial.errors import ConfigError, InputError
+from axial.incremental import Answer, Choose, walk
 from axial.likelihood import planes_at_once
 from axial.model import AxialTransformer, check_integers, evaluating
 from axial.noise import gumbel
-
-Choose = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
-"""Answers "which value?" for element i, a flat index into (*axes, c), of every image."""
 
 
 def draw(
@@ -27,7 +26,7 @@ def draw(
     *,
     seed: int = 0,
     temperature: float = 1.0,
-    method: str = "naive",
+    method: str = "cached",
     given: Shaped[Tensor, "..."] | None = None,
     noise: Shaped[Tensor, "..."] | None = None,
     label: Shaped[Tensor, "..."] | None = None,
@@ -72,19 +71,27 @@ def draw(
     return x
 
 
-def _seeded_noise(seed: int, images: Tensor, values: int) -> Callable[[int], Tensor]:
-    return lambda element: gumbel(seed, images, images.new_tensor([element]), values).squeeze(1)
+Noise = Callable[[Int[Tensor, " l"]], Float[Tensor, "b l v"]]
 
 
-def _recorded_noise(noise: Float[Tensor, "b *axes c v"]) -> Callable[[int], Tensor]:
-    return lambda element: noise.flatten(1, -2)[:, element]
+def _seeded_noise(seed: int, images: Tensor, values: int) -> Noise:
+    return lambda line: gumbel(seed, images, line.to(images.device), values)
 
 
-def _chooser(temperature: float, noise_of: Callable[[int], Tensor]) -> Choose:
+def _recorded_noise(noise: Float[Tensor, "b *axes c v"]) -> Noise:
+    return lambda line: noise.flatten(1, -2)[:, line.to(noise.device)]
+
+
+def _chooser(temperature: float, noise_of: Noise) -> Choose:
     """The Gumbel-max rule: the value drawn is argmax(logits / temperature + noise)."""
     if temperature == 0:
-        return lambda element, logits: logits.argmax(-1)
-    return lambda element, logits: (logits.double() / temperature + noise_of(element)).argmax(-1)
+        return lambda line: lambda j, logits: logits.argmax(-1)
+
+    def choose(line: Tensor) -> Answer:
+        noise = noise_of(line)
+        return lambda j, logits: (logits.double() / temperature + noise[:, j]).argmax(-1)
+
+    return choose
 
 
 def _start(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
@@ -126,8 +133,13 @@ def _draw_naive(
             continue
         channel = torch.full((len(x),), element % channels, device=x.device)
         logits = model.channel_logits(x.clamp(min=0), channel, label, context)
-        value = choose(element, logits.flatten(1, -2)[:, element // channels])
+        answer = choose(torch.tensor([element]))
+        value = answer(0, logits.flatten(1, -2)[:, element // channels])
         flat[:, element] = torch.where(missing, value, flat[:, element])
 
 
-_METHODS = {"naive": _draw_naive}
+_METHODS = {
+    "cached": walk,
+    "semi-parallel": functools.partial(walk, cached=False),
+    "naive": _draw_naive,
+}
