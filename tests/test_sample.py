@@ -16,19 +16,34 @@ def start(found, count=1):
     return {"given": x, "label": label, "context": context}
 
 
+METHODS = ["cached", "semi-parallel", "naive"]
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name):
+def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name, method):
     found = VARIANTS[name]
     model = tiny_model(found)
     known = start(found, 3)
-    x = draw(model, 3, seed=5, temperature=0.7, method="naive", **known)
+    x = draw(model, 3, seed=5, temperature=0.7, method=method, **known)
     noise = gumbel(5, torch.arange(3), torch.arange(x[0].numel()), found.values)
     logits = model(x, known["label"], known["context"]).flatten(1, -2)
     chosen = (logits / 0.7 + noise).argmax(-1).view_as(x)
     free = ~always_given(found)
     assert torch.equal(x[:, free], chosen[:, free])
     assert torch.equal(x[:, ~free], known["given"][:, ~free])
-    assert torch.equal(x, draw(model, 3, temperature=0.7, noise=noise.view(*x.shape, -1), **known))
+    noise = noise.view(*x.shape, -1)
+    assert torch.equal(x, draw(model, 3, temperature=0.7, noise=noise, method=method, **known))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_method_draws_the_same_picture(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    known = start(found, 2)
+    slow = draw(model, 2, seed=9, method="naive", **known)
+    for method in METHODS:
+        assert torch.equal(draw(model, 2, seed=9, method=method, **known), slow)
 
 
 @pytest.mark.parametrize("name", ["1d-labels", "2d-channels", "3d-columns", "2d-lstm"])
@@ -47,24 +62,29 @@ def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, m
     assert torch.equal(draw(model, 7, seed=2, **known), whole)
 
 
-@pytest.mark.parametrize("name", ["1d", "2d-channels", "2d-rows", "2d-columns", "3d-lstm"])
-def test_going_on_from_any_prefix_gives_the_picture_it_was_cut_from(name):
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "name", ["1d", "2d-channels", "2d-rows", "2d-columns", "2d-lstm", "3d-deep"]
+)
+def test_going_on_from_any_prefix_gives_the_picture_it_was_cut_from(name, method):
     found = VARIANTS[name]
     model = tiny_model(found)
     x = draw(model, 2, seed=1)
     sequence = order(found)
-    for kept in (0, 1, len(sequence) // 2, len(sequence)):
+    for kept in range(len(sequence) + 1):
         prefix = x.clone().view(2, -1)
         prefix[:, sequence[kept:]] = -1
-        assert torch.equal(draw(model, 2, seed=1, given=prefix.view_as(x)), x)
+        assert torch.equal(draw(model, 2, seed=1, given=prefix.view_as(x), method=method), x)
 
 
-def test_kept_values_stay_and_one_prefix_serves_all():
+@pytest.mark.parametrize("method", METHODS)
+def test_kept_values_stay_and_one_prefix_serves_all(method):
     found = VARIANTS["2d-channels"]
     model = tiny_model(found)
     kept = torch.full((1, *found.axes, 3), -1)
     kept[0, 1, :, 1] = 2
-    x = draw(model, 4, given=kept)
+    x = draw(model, 4, given=kept, method=method)
+    assert torch.equal(x, draw(model, 4, given=kept, method="naive"))
     assert (x[:, 1, :, 1] == 2).all() and len(x.unique(dim=0)) > 1
     assert torch.equal(x, draw(model, 4, given=kept.expand(4, -1, -1, -1)))
 
@@ -115,7 +135,7 @@ BLANK = torch.full((1, 2, 2, 2), -1)
         (FREE, {"first": -1}, "first -1"),
         (FREE, {"temperature": -0.5}, "temperature is -0.5: use 0 (argmax) or a positive number"),
         (FREE, {"temperature": float("nan")}, "temperature is nan"),
-        (FREE, {"method": "magic"}, "method is 'magic': use one of naive"),
+        (FREE, {"method": "magic"}, "method is 'magic': use one of cached, semi-parallel, naive"),
         (FREE, {"seed": -1}, "seed is -1"),
         (FREE, {"given": BLANK[:, :1]}, "given has shape (1, 1, 2, 2): use (3 or 1, 2, 2, 2)"),
         (FREE, {"given": BLANK.expand(2, -1, -1, -1)}, "given has shape (2, 2, 2, 2)"),
