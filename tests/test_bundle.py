@@ -75,6 +75,16 @@ def test_snappy_as_the_library_compresses_it():
         "6263"
     )
     assert _uncompress_snappy(packed) == text + bytes(300) + bytes(range(100))
+    # By hand: copies with an offset of one byte beyond 255, of two bytes and of four.
+    start = bytes([61 << 2, 0x2B, 0x01]) + bytes(i % 251 for i in range(300))
+    near, middle, far = (
+        b"\x25\x2c",
+        bytes([4 << 2 | 2, 0x2C, 1]),
+        bytes([4 << 2 | 3, 0x2C, 1, 0, 0]),
+    )
+    for copy in (near, middle, far):
+        whole = _uncompress_snappy(b"\xb1\x02" + start + copy)
+        assert whole == start[3:] + start[3:8]
     with pytest.raises(ValueError, match="instead of 468"):
         _uncompress_snappy(packed[:-3])
     with pytest.raises(ValueError, match="outside"):
@@ -92,7 +102,7 @@ def test_a_bundle_is_found_by_folder_state_file_or_path(tmp_path):
     assert find_bundle(tmp_path) == tmp_path / "model.ckpt-5"
     with pytest.raises(CheckpointError, match="no such TensorFlow checkpoint"):
         find_bundle(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "folder.index").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="found none"):
         find_bundle(tmp_path / "empty")
 

@@ -10,7 +10,7 @@ import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 from safetensors.torch import load_file, save_file
 
-from axial import CheckpointError, fingerprint, load, save
+from axial import CheckpointError, ConfigError, fingerprint, load, save
 
 FOUND = VARIANTS["2d-labels"]
 
@@ -186,9 +186,10 @@ def edit(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_config_from_the_future_is_refused(folder):
-    edit(folder, format=2)
-    refused(folder, "format 2 is not one this version knows (up to 1); upgrade")
+@pytest.mark.parametrize("version", [2, 0, -3, True, "1", None])
+def test_a_config_from_the_future_is_refused(folder, version):
+    edit(folder, format=version)
+    refused(folder, f"format {version!r} is not one this version knows (up to 1); upgrade")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_an_edited_config_is_refused(folder, model, message):
     refused(folder, message)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "\0"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "\0", "[" * 100_000])
 def test_a_config_that_is_no_json_object_is_refused(folder, text):
     (folder / "config.json").write_text(text)
     refused(folder, "config.json: ")
@@ -253,3 +254,40 @@ def test_the_fingerprint_tells_weights_and_configurations_apart():
 
     warm = tiny_model(replace(FOUND, dropout=0.1))
     assert mark != fingerprint(warm)
+
+
+def test_the_fingerprint_covers_names_types_and_shapes():
+    from axial.checkpoint import _fingerprint
+
+    a, b = torch.zeros(2, 3), torch.ones(6)
+    marks = {
+        _fingerprint(FOUND, weights)
+        for weights in (
+            {"a": a, "b": b},
+            {"a": b, "b": a},
+            {"a": a.view(6), "b": b},
+            {"a": a.view(3, 2), "b": b},
+            {"a": a.to(torch.int32), "b": b},
+            {"c": a, "d": b},
+        )
+    }
+    assert len(marks) == 6
+
+
+def test_saving_needs_no_room_beside_an_existing_folder(tmp_path):
+    # An existing folder may be a mount: files can be moved only within it.
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    moved = []
+    with pytest.MonkeyPatch.context() as patch:
+        replace = Path.replace
+        patch.setattr(Path, "replace", lambda s, t: (moved.append(s), replace(s, t))[1])
+        save(tiny_model(FOUND), folder)
+    assert moved and all(folder in path.parents for path in moved)
+    assert names(folder) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("device", ["banana", "cuda:99"])
+def test_a_device_that_is_not_there_is_said(folder, device):
+    with pytest.raises(ConfigError, match=f"device '{device}' cannot be used here"):
+        load(folder, device=device)

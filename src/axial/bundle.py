@@ -52,7 +52,7 @@ def find_bundle(path: Path) -> Path:
         # The path inside is that of the machine it was trained on; only its last part counts.
         if found and (path / (Path(found[1]).name + ".index")).is_file():
             return path / Path(found[1]).name
-    indices = sorted(path.glob("*.index"))
+    indices = sorted(index for index in path.glob("*.index") if index.is_file())
     if len(indices) != 1:
         names = ", ".join(index.stem for index in indices) or "none"
         raise CheckpointError(
@@ -64,7 +64,10 @@ def find_bundle(path: Path) -> Path:
 
 def read_index(path: Path) -> dict[str, Entry]:
     """Every tensor the bundle lists, by name."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise CheckpointError(f"{path}: not a TensorFlow checkpoint index, or cut short")
     try:

@@ -40,7 +40,8 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
     config = {"format": FORMAT, "fingerprint": mark, "model": model.config.to_json()}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        beside = folder if folder.is_dir() else folder.parent  # the same disk in either case
+        scratch = Path(tempfile.mkdtemp(prefix=".saving-", dir=beside))
         try:
             save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
             (scratch / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -59,6 +60,11 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
     Every weight is checked against the fingerprint.
     """
     folder = Path(folder)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {str(device)!r} cannot be used here ({reason})") from error
     if not (folder / _WEIGHTS).is_file():
         raise CheckpointError(f"{folder}: no such checkpoint; it should hold {_WEIGHTS}")
     try:
@@ -102,7 +108,7 @@ def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | Non
     if found.get("fingerprint") != mark and pending.is_file():
         found = _read_json(pending)
     version = found.get("format")
-    if not isinstance(version, int) or version > FORMAT:
+    if type(version) is not int or not 1 <= version <= FORMAT:
         raise CheckpointError(
             f"{folder / _CONFIG}: format {version!r} is not one this version knows (up to "
             f"{FORMAT}); upgrade axial-transformers"
@@ -118,7 +124,7 @@ def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | Non
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); copy it again") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds no JSON object; copy it again")

@@ -66,7 +66,7 @@ def info(
         own = {name: getattr(config, name) for name in shape}
         config = PRESETS[what](DataShape(**(own | asked)))
         print(describe(config))
-    elif Path(what).exists():
+    elif _exists(what):
         if asked:
             raise ConfigError(f"{what}: is a checkpoint; --{next(iter(asked))} fits presets only")
         from axial.checkpoint import fingerprint, load
@@ -76,6 +76,13 @@ def info(
         print(f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}")
     else:
         raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name too long to be one
+        return False
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"import": import_, "info": info}

@@ -64,14 +64,18 @@ class Blocks(nn.ModuleList):
 
 
 class LSTM(nn.Module):
-    """The paper's other inner decoder (section 4.1): one LSTM layer along the last axis."""
+    """The paper's other inner decoder (section 4.1): one LSTM layer along the last axis.
+
+    `torch.compile` does not trace torch's LSTM: it breaks its graph here, and with
+    `fullgraph=True` refuses.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.lstm = nn.LSTM(config.width, config.width, batch_first=True)
 
     def reset_parameters(self) -> None:
-        """Draw dense layers like all others, and forget gates that start open."""
+        """Draw dense layers like all others; forget gates start open, as is usual for LSTMs."""
         width = self.lstm.hidden_size
         for name, parameter in self.lstm.named_parameters():
             if name.startswith("weight"):

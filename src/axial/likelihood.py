@@ -65,7 +65,8 @@ def planes_at_once(config: ModelConfig) -> int:
     """How many planes to score together so that memory stays bounded."""
     activations = 4 * config.width * (12 + 2 * config.mlp_ratio)
     logits = 8 * config.values * 4
-    each = math.prod(config.plane_axes) * (activations + logits)
+    planes = 32 * config.channels if config.channel_mode == "encode" else 0
+    each = math.prod(config.plane_axes) * (activations + logits + planes)
     return max(1, _WORKING_BYTES // each)
 
 

@@ -205,6 +205,9 @@ class AxialTransformer(nn.Module):
         """
         config = self.config
         shape = (*config.axes, config.channels)
+        for name, value in (("x", x), ("label", label), ("context", context)):
+            if value is not None and not isinstance(value, Tensor):
+                raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
         if x.shape[1:] != shape:
             raise InputError(
                 f"x has shape {tuple(x.shape)}, but this model takes (batch, "
@@ -232,6 +235,8 @@ class AxialTransformer(nn.Module):
 
     def _condition(self, label: Tensor | None, context: Tensor | None) -> Tensor | None:
         """The caller's context and label in one tensor, broadcast over the grid if need be."""
+        if context is not None:
+            context = context.to(self.embedding.weight.dtype)
         if label is None or self.label_embedding is None:
             return context
         embedded = self.label_embedding(label).view(len(label), *(1,) * len(self.config.axes), -1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from axial.causal import given as always_given
 from axial.causal import order
+from axial.config import as_integer
 from axial.errors import ConfigError, InputError
 from axial.likelihood import planes_at_once
 from axial.model import AxialTransformer, check_integers, evaluating
@@ -41,22 +42,25 @@ def draw(
     model's own given parts, which must be there. `label` and `context` may be one for all.
     `noise` (count, *axes, c, v) replaces the seed's own Gumbel noise; temperature 0 is argmax.
     """
-    if count < 1 or first < 0:
-        raise ConfigError(f"count is {count} and first {first}: draw at least 1, from index 0 on")
-    if not 0 <= temperature < math.inf:
+    count = as_integer("count", count, at_least=1)
+    first = as_integer("first", first, at_least=0)
+    seed = as_integer("seed", seed, at_least=0)
+    if first + count >= 1 << 63:
+        raise ConfigError(f"first is {first}: images are numbered below 2 ** 63")
+    if not isinstance(temperature, int | float) or not 0 <= temperature < math.inf:
         raise ConfigError(f"temperature is {temperature}: use 0 (argmax) or a positive number")
     if method not in _METHODS:
         raise ConfigError(f"method is {method!r}: use one of {', '.join(_METHODS)}")
     config, device = model.config, next(model.parameters()).device
     x = _start(model, count, given).to(device)
-    label, context = (
-        None if t is None else t.expand(count, *t.shape[1:]) if len(t) == 1 else t
-        for t in (label, context)
-    )
+    label, context = _for_all(label, count), _for_all(context, count)
     model.check(x.clamp(min=0), label, context)
     wide = (count, *config.axes, config.channels, config.values)
-    if noise is not None and noise.shape != wide:
-        raise InputError(f"noise has shape {tuple(noise.shape)}: give {wide}")
+    if noise is not None and (noise.shape != wide or not noise.is_floating_point()):
+        raise InputError(
+            f"noise has shape {tuple(noise.shape)} and type {noise.dtype}: give floating point "
+            f"numbers of shape {wide}"
+        )
 
     step = planes_at_once(config)
     for start in range(0, count, step):
@@ -72,6 +76,13 @@ def draw(
     return x
 
 
+def _for_all(condition: Tensor | None, count: int) -> Tensor | None:
+    """Repeat the one label or context that serves every image."""
+    if isinstance(condition, Tensor) and condition.ndim and len(condition) == 1:
+        return condition.expand(count, *condition.shape[1:])
+    return condition
+
+
 def _seeded_noise(seed: int, images: Tensor, values: int) -> Callable[[int], Tensor]:
     return lambda element: gumbel(seed, images, images.new_tensor([element]), values).squeeze(1)
 
@@ -81,10 +92,10 @@ def _recorded_noise(noise: Float[Tensor, "b *axes c v"]) -> Callable[[int], Tens
 
 
 def _chooser(temperature: float, noise_of: Callable[[int], Tensor]) -> Choose:
-    """The Gumbel-max rule: the value drawn is argmax(logits / temperature + noise)."""
+    """The Gumbel-max rule: argmax(logits / temperature + noise), without dividing by zero."""
     if temperature == 0:
         return lambda element, logits: logits.argmax(-1)
-    return lambda element, logits: (logits.double() / temperature + noise_of(element)).argmax(-1)
+    return lambda element, logits: (logits.double() + temperature * noise_of(element)).argmax(-1)
 
 
 def _start(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
@@ -100,7 +111,7 @@ def _start(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
                 f"{', '.join(map(str, shape))}), with -1 where a value is to be drawn"
             )
         check_integers("given", given, at_least=-1, below=config.values)
-        x = given.long().expand(count, *shape).clone()
+        x = given.long().expand(count, *shape).clone(memory_format=torch.contiguous_format)
     if (x[:, always_given(config, x.device)] < 0).any():
         parts = f"the first {config.given_channels} channels and {config.given_steps} steps"
         raise InputError(f"this model continues {parts} of what it is given: put them into given=")

@@ -55,7 +55,8 @@ def from_tensorflow(
     Names may stand below a root scope or not; optimizer slots are ignored. Every size is read
     off the shapes but for `heads`, and `channels` of a stacked-rows model.
     """
-    names = _Variables({name: variables[name] for name in _without_training_state(variables)})
+    kept = _without_training_state(variables)
+    names = _Variables({name: np.asarray(variables[name]) for name in kept})
     config = _config(names, heads=heads, channels=channels)
     weights = _weights(names, config)
     names.check_all_used()
@@ -128,7 +129,7 @@ def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConf
     height, _ = names.shape(names.decoder + "pos_embs_h", 2)
     columns, _ = names.shape(names.decoder + "pos_embs_w", 2)
     _, hidden = names.shape(names.decoder + "inner_row_0/mlp/proj_in/w", 2)
-    if hidden % width:
+    if not width or hidden % width:
         raise CheckpointError(f"feed-forward layers are {hidden} wide, no multiple of {width}")
     read = names.shape("exterior_input_conv/w", 4)[2] // 2 if encoded else 1
     if names.stacked and not encoded:
