@@ -61,6 +61,9 @@ def test_a_folder_holds_two_files_and_nothing_else(folder):
     plain = folder.parent / "plain"
     plain.mkdir()
     assert folder.stat().st_mode == plain.stat().st_mode
+    (plain / "file").touch()
+    for file in folder.iterdir():
+        assert file.stat().st_mode == (plain / "file").stat().st_mode
 
 
 def test_saving_again_replaces_the_model_and_leaves_other_files_alone(folder):
@@ -144,12 +147,27 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(CheckpointError, match="cannot be written"):
             save(tiny_model(FOUND), place)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save(tiny_model(FOUND), tmp_path / "a\0b")
     assert (tmp_path / "file").read_text() == "in the way"
     assert names(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_folder_in_place_of_a_file_is_said_before_anything_changes(folder, name):
+    other = "model.safetensors" if name == "config.json" else "config.json"
+    before = (folder / other).read_bytes()
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(CheckpointError, match=f"{name} is a folder there"):
+        save(tiny_model(FOUND, seed=9), folder)
+    assert (folder / other).read_bytes() == before
+    assert names(folder) == ["config.json", "model.safetensors"]
+
+
 def test_a_missing_checkpoint_is_said(tmp_path):
     refused(tmp_path / "nowhere", "no such checkpoint")
+    refused(tmp_path / ("a" * 300), "no such checkpoint")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "no such checkpoint")
 

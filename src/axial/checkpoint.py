@@ -46,11 +46,12 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
             save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
             (scratch / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
             for file in (scratch / _WEIGHTS, scratch / _CONFIG):
+                file.chmod(0o666 & ~_umask())
                 _flush(file)
             _move(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
 
 
@@ -62,13 +63,13 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
     folder = Path(folder)
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {str(device)!r} cannot be used here ({reason})") from error
-    if not (folder / _WEIGHTS).is_file():
+    if not _is_file(folder / _WEIGHTS):
         raise CheckpointError(f"{folder}: no such checkpoint; it should hold {_WEIGHTS}")
     try:
-        with safe_open(folder / _WEIGHTS, "pt", device=str(device)) as file:
+        with safe_open(folder / _WEIGHTS, "pt") as file:
             mark = (file.metadata() or {}).get("fingerprint")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -82,7 +83,7 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
             f"copy both again"
         )
     try:
-        return AxialTransformer.from_weights(config, weights)
+        return AxialTransformer.from_weights(config, weights).to(device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
 
@@ -137,12 +138,22 @@ def _move(scratch: Path, folder: Path) -> None:
     if not folder.exists():
         scratch.rename(folder)
     else:
+        for name in (_WEIGHTS, _CONFIG):
+            if (folder / name).is_dir():
+                raise IsADirectoryError(f"{name} is a folder there")
         pending = folder / (_CONFIG + _PENDING)
         (scratch / _CONFIG).replace(pending)
         _flush(folder)
         (scratch / _WEIGHTS).replace(folder / _WEIGHTS)
         pending.replace(folder / _CONFIG)
     _flush(folder.parent)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, or not one at all
+        return False
 
 
 def _flush(path: Path) -> None:

@@ -120,7 +120,8 @@ class ModelConfig:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ConfigError(
-                f"model config: {unknown[0]!r} is not a setting of this version; upgrade axial"
+                f"model config: {unknown[0]!r} is not a setting of this version; "
+                f"upgrade axial-transformers"
             )
         try:
             return cls(**values)
@@ -221,14 +222,16 @@ def _cycle(axes: range, layers: int) -> tuple[int, ...]:
     return tuple(axes[layer % len(axes)] for layer in range(layers))
 
 
-def as_integer(name: str, value: Any, *, at_least: int) -> int:
-    """The value as a plain int, numpy's included; refused unless whole and large enough."""
+def as_integer(name: str, value: Any, *, at_least: int, below: int = 1 << 31) -> int:
+    """The value as a plain int, numpy's included; refused unless whole and within its range."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < at_least:
-        raise ConfigError(f"{name} is {value!r}: use whole numbers of at least {at_least}")
+        number = at_least - 1
+    if isinstance(value, bool) or not at_least <= number < below:
+        shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]} ..."
+        what = f"of at least {at_least}" if number < at_least else f"below {below}"
+        raise ConfigError(f"{name} is {shown}: use whole numbers {what}")
     return number
 
 

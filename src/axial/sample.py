@@ -15,7 +15,7 @@ from axial.causal import order
 from axial.config import as_integer
 from axial.errors import ConfigError, InputError
 from axial.likelihood import planes_at_once
-from axial.model import AxialTransformer, check_integers, evaluating
+from axial.model import AxialTransformer, check_integers, check_tensors, evaluating
 from axial.noise import gumbel
 
 Choose = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
@@ -43,19 +43,18 @@ def draw(
     `noise` (count, *axes, c, v) replaces the seed's own Gumbel noise; temperature 0 is argmax.
     """
     count = as_integer("count", count, at_least=1)
-    first = as_integer("first", first, at_least=0)
-    seed = as_integer("seed", seed, at_least=0)
-    if first + count >= 1 << 63:
-        raise ConfigError(f"first is {first}: images are numbered below 2 ** 63")
+    first = as_integer("first", first, at_least=0, below=(1 << 63) - count)
+    seed = as_integer("seed", seed, at_least=0, below=1 << 64)
     if not isinstance(temperature, int | float) or not 0 <= temperature < math.inf:
         raise ConfigError(f"temperature is {temperature}: use 0 (argmax) or a positive number")
-    if method not in _METHODS:
+    if method not in list(_METHODS):
         raise ConfigError(f"method is {method!r}: use one of {', '.join(_METHODS)}")
     config, device = model.config, next(model.parameters()).device
     x = _start(model, count, given).to(device)
     label, context = _for_all(label, count), _for_all(context, count)
     model.check(x.clamp(min=0), label, context)
     wide = (count, *config.axes, config.channels, config.values)
+    check_tensors(noise=noise)
     if noise is not None and (noise.shape != wide or not noise.is_floating_point()):
         raise InputError(
             f"noise has shape {tuple(noise.shape)} and type {noise.dtype}: give floating point "
@@ -102,6 +101,7 @@ def _start(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
     """What is known before the first draw: -1 wherever a value is still missing."""
     config = model.config
     shape = (*config.axes, config.channels)
+    check_tensors(given=given)
     if given is None:
         x = torch.full((count, *shape), -1)
     else:
