@@ -1,4 +1,4 @@
-# The same three commands for people and for CI.
+# The same commands for people and for CI.
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from axial import AxialAttention
@@ -87,11 +86,9 @@ def attention_step(
     lines = math.prod(axes) // length * setting.heads
     head = setting.width // setting.heads
 
-    def lie() -> Tensor:
-        x = torch.randn(batch, length, lines, head, device=setting.device, dtype=setting.dtype)
-        return x.transpose(1, 2).requires_grad_()
-
-    q, k, v = lie(), lie(), lie()
+    shape = (batch, length, lines, 3, head)
+    qkv = torch.randn(shape, device=setting.device, dtype=setting.dtype).transpose(1, 2)
+    q, k, v = (part.requires_grad_() for part in qkv.detach().unbind(-2))
     grad = torch.randn_like(q)
 
     def step() -> None:

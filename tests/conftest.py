@@ -13,7 +13,7 @@ from axial import AxialTransformer, ModelConfig
 
 torch.set_num_threads(1)
 
-SMALL = {1: (5,), 2: (3, 4), 3: (3, 2, 3), 4: (3, 2, 1, 2)}
+SMALL = {1: (5,), 2: (3, 4), 3: (3, 2, 3), 4: (3, 2, 2, 2)}
 TINY = {1: (3,), 2: (2, 2), 3: (2, 1, 2), 4: (1, 2, 1, 2)}
 
 
@@ -48,7 +48,14 @@ def variants(axes_of):
         found[f"{count}d-rows-given"] = config(
             axes, channels=3, channel_mode="rows", given_channels=1
         )
+        found[f"{count}d-rows-labels"] = config(axes, channels=2, channel_mode="rows", classes=2)
+        found[f"{count}d-columns-labels"] = config(
+            axes, channels=2, channel_mode="columns", classes=2
+        )
         if axes[0] > 1:
+            found[f"{count}d-given-both"] = config(
+                axes, channels=3, given_channels=1, given_steps=1
+            )
             found[f"{count}d-given-steps"] = config(axes, channels=2, given_steps=1)
             found[f"{count}d-grey-given"] = config(axes, given_steps=1)
             found[f"{count}d-columns-given"] = config(

@@ -70,6 +70,15 @@ def write_bundle(
         kind = (kinds or {}).get(name)
         rows.append((name.encode(), entry(array, shard, len(datas[shard]), kind) + extra))
         datas[shard] += array.tobytes()
+    parts = [rows[start : start + 2] for start in range(0, len(rows), 2)]
+    write_index(prefix.with_name(prefix.name + ".index"), parts, compression=compression)
+    for shard, data in enumerate(datas):
+        name = f"{prefix.name}.data-{shard:05d}-of-{shards:05d}"
+        prefix.with_name(name).write_bytes(data)
+
+
+def write_index(path, parts, *, compression=0):
+    """Write rows of names and entries as a table, one block for each part."""
     index, handles = b"", []
 
     def append(body):
@@ -80,12 +89,7 @@ def write_bundle(
         index += body + struct.pack("<I", masked_crc32c(body))
         return handle
 
-    for start in range(0, len(rows), 2):
-        part = rows[start : start + 2]
+    for part in parts:
         handles.append((part[-1][0], append(block(part))))
     footer = append(block([])) + append(block(handles))
-    index += footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
-    prefix.with_name(prefix.name + ".index").write_bytes(index)
-    for shard, data in enumerate(datas):
-        name = f"{prefix.name}.data-{shard:05d}-of-{shards:05d}"
-        prefix.with_name(name).write_bytes(data)
+    path.write_bytes(index + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57))

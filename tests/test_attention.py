@@ -94,6 +94,15 @@ def test_memory_of_length_one_elsewhere_is_shared_by_all_lines():
     made, x, memory = layer(0), grid(2, 3, 4, 8), grid(2, 5, 1, 8, seed=1)
     shared = made(x, memory.expand(2, 5, 4, 8))
     torch.testing.assert_close(made(x, memory), shared, rtol=0, atol=1e-12)
+    one = made(x, memory[:1].expand(2, 5, 4, 8))
+    torch.testing.assert_close(made(x, memory[:1]), one, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4, 8), (2, 0, 4, 8), (2, 3, 0, 8)], ids=str)
+def test_nothing_attends_to_nothing(shape):
+    made, x = layer(1), grid(*shape)
+    assert made(x).shape == shape
+    assert made.weights(x).shape == (*shape[:-1], 2, shape[2])
 
 
 def test_attending_to_itself_as_memory_is_self_attention():
@@ -170,13 +179,18 @@ def test_dropout_acts_on_the_weights_while_training_only():
     ("call", "message"),
     [
         (lambda: AxialAttention(8, 3, 0, causal=False), "use one of [1, 2, 4, 8]"),
-        (lambda: AxialAttention(8, 0, 0, causal=False), "0 heads"),
-        (lambda: AxialAttention(8, 2, -1, causal=False), "axis is -1"),
+        (lambda: AxialAttention(8, 0, 0, causal=False), "heads is 0"),
+        (lambda: AxialAttention(0, 1, 0, causal=False), "width is 0"),
+        (
+            lambda: AxialAttention(8, 2, -1, causal=False),
+            "axis, counted from 0 for the slowest, is -1",
+        ),
         (lambda: AxialAttention(8, 2, 0, causal=False, dropout=1.0), "dropout is 1.0"),
         (lambda: layer(1)(grid(2, 3, 8)), "at least 2 axes"),
         (lambda: layer(1)(grid(2, 3, 4, 7)), "got shape (2, 3, 4, 7)"),
         (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 2, 4, 8)), "all but axis 1"),
         (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 4, 8)), "all but axis 1"),
+        (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 3, 0, 8)), "all but axis 1"),
         (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 3, 4, 6)), "all but axis 1"),
         (lambda: layer(1, causal=True)(grid(2, 3, 4, 8), grid(2, 3, 4, 8)), "no memory form"),
     ],

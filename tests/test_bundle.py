@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tensor_bundle import write_bundle
+from tensor_bundle import field, write_bundle, write_index
 
 from axial.bundle import _uncompress_snappy, find_bundle, read_index, read_tensor
 from axial.errors import CheckpointError
@@ -75,6 +75,16 @@ def test_snappy_as_the_library_compresses_it():
         "6263"
     )
     assert _uncompress_snappy(packed) == text + bytes(300) + bytes(range(100))
+    # By hand: copies with an offset of one byte beyond 255, of two bytes and of four.
+    start = bytes([61 << 2, 0x2B, 0x01]) + bytes(i % 251 for i in range(300))
+    near, middle, far = (
+        b"\x25\x2c",
+        bytes([4 << 2 | 2, 0x2C, 1]),
+        bytes([4 << 2 | 3, 0x2C, 1, 0, 0]),
+    )
+    for copy in (near, middle, far):
+        whole = _uncompress_snappy(b"\xb1\x02" + start + copy)
+        assert whole == start[3:] + start[3:8]
     with pytest.raises(ValueError, match="instead of 468"):
         _uncompress_snappy(packed[:-3])
     with pytest.raises(ValueError, match="outside"):
@@ -92,7 +102,7 @@ def test_a_bundle_is_found_by_folder_state_file_or_path(tmp_path):
     assert find_bundle(tmp_path) == tmp_path / "model.ckpt-5"
     with pytest.raises(CheckpointError, match="no such TensorFlow checkpoint"):
         find_bundle(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "folder.index").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="found none"):
         find_bundle(tmp_path / "empty")
 
@@ -137,6 +147,55 @@ def test_what_is_not_supported_is_said(tmp_path):
     refused(tmp_path, "variable model/ab has 32 bytes for (4,)")
     write_bundle(tmp_path / "m", ARRAYS, extra=bytes([7 << 3 | 2, 0]))
     refused(tmp_path, "stored in slices")
+
+
+def write_entry(folder, dims, size, offset=0, name="a"):
+    """An index with good checksums that says absurd things of one variable."""
+    write_bundle(folder / "m", {name: np.zeros(1, np.float32)})
+    shape = b"".join(field(2, field(1, dim)) for dim in dims)
+    row = field(1, 1) + field(2, shape) + field(4, offset) + field(5, size)
+    header = field(1, 1) + field(3, field(1, 1))
+    write_index(folder / "m.index", [[(b"", header), (name.encode(), row)]])
+
+
+@pytest.mark.parametrize(
+    ("dims", "size", "offset", "message"),
+    [
+        ([1 << 40], 1 << 42, 0, "cut short"),
+        ([1 << 62], 1 << 64, 0, "cut short"),
+        ([0, 1 << 62], 0, 0, ""),
+        ([0, 1 << 63], 0, 0, ""),
+        ([1] * 100, 4, 0, "has 100 dimensions"),
+        ([1], 4, 1 << 63, "cut short"),
+        ([1], 4, (1 << 64) - 1, "cut short"),
+        ([2], 4, 0, "has 4 bytes for (2,)"),
+    ],
+)
+def test_an_index_that_says_absurd_things_is_refused(tmp_path, dims, size, offset, message):
+    write_entry(tmp_path, dims, size, offset)
+    refused(tmp_path, message)
+
+
+def test_names_that_would_not_fit_a_line_are_cut(tmp_path):
+    write_entry(tmp_path, [2], 4, name="two\nlines" + "x" * 10_000)
+    with pytest.raises(CheckpointError) as caught:
+        read_all(tmp_path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_an_endless_number_is_refused_at_once(tmp_path):
+    write_index(tmp_path / "m.index", [[(b"", b"")], [(b"a", b"\xff" * 4_000_000)]])
+    refused(tmp_path, "more than 64 bits")
+
+
+def test_an_index_that_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_index(tmp_path)
+    (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{"a" * 300}"\n')
+    write_bundle(tmp_path / "m", ARRAYS)
+    assert read_all(tmp_path).keys() == ARRAYS.keys()
+    with pytest.raises(CheckpointError, match="no such TensorFlow checkpoint"):
+        find_bundle(tmp_path / ("a" * 300))
 
 
 def test_a_block_that_reaches_beyond_the_file_is_refused(tmp_path):

@@ -10,7 +10,7 @@ import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 from safetensors.torch import load_file, save_file
 
-from axial import CheckpointError, fingerprint, load, save
+from axial import CheckpointError, ConfigError, fingerprint, load, save
 
 FOUND = VARIANTS["2d-labels"]
 
@@ -61,6 +61,9 @@ def test_a_folder_holds_two_files_and_nothing_else(folder):
     plain = folder.parent / "plain"
     plain.mkdir()
     assert folder.stat().st_mode == plain.stat().st_mode
+    (plain / "file").touch()
+    for file in folder.iterdir():
+        assert file.stat().st_mode == (plain / "file").stat().st_mode
 
 
 def test_saving_again_replaces_the_model_and_leaves_other_files_alone(folder):
@@ -144,12 +147,27 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(CheckpointError, match="cannot be written"):
             save(tiny_model(FOUND), place)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save(tiny_model(FOUND), tmp_path / "a\0b")
     assert (tmp_path / "file").read_text() == "in the way"
     assert names(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_folder_in_place_of_a_file_is_said_before_anything_changes(folder, name):
+    other = "model.safetensors" if name == "config.json" else "config.json"
+    before = (folder / other).read_bytes()
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(CheckpointError, match=f"{name} is a folder there"):
+        save(tiny_model(FOUND, seed=9), folder)
+    assert (folder / other).read_bytes() == before
+    assert names(folder) == ["config.json", "model.safetensors"]
+
+
 def test_a_missing_checkpoint_is_said(tmp_path):
     refused(tmp_path / "nowhere", "no such checkpoint")
+    refused(tmp_path / ("a" * 300), "no such checkpoint")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "no such checkpoint")
 
@@ -186,9 +204,10 @@ def edit(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_config_from_the_future_is_refused(folder):
-    edit(folder, format=2)
-    refused(folder, "format 2 is not one this version knows (up to 1); upgrade")
+@pytest.mark.parametrize("version", [2, 0, -3, True, "1", None])
+def test_a_config_from_the_future_is_refused(folder, version):
+    edit(folder, format=version)
+    refused(folder, f"format {version!r} is not one this version knows (up to 1); upgrade")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +224,7 @@ def test_an_edited_config_is_refused(folder, model, message):
     refused(folder, message)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "\0"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "\0", "[" * 100_000])
 def test_a_config_that_is_no_json_object_is_refused(folder, text):
     (folder / "config.json").write_text(text)
     refused(folder, "config.json: ")
@@ -253,3 +272,40 @@ def test_the_fingerprint_tells_weights_and_configurations_apart():
 
     warm = tiny_model(replace(FOUND, dropout=0.1))
     assert mark != fingerprint(warm)
+
+
+def test_the_fingerprint_covers_names_types_and_shapes():
+    from axial.checkpoint import _fingerprint
+
+    a, b = torch.zeros(2, 3), torch.ones(6)
+    marks = {
+        _fingerprint(FOUND, weights)
+        for weights in (
+            {"a": a, "b": b},
+            {"a": b, "b": a},
+            {"a": a.view(6), "b": b},
+            {"a": a.view(3, 2), "b": b},
+            {"a": a.to(torch.int32), "b": b},
+            {"c": a, "d": b},
+        )
+    }
+    assert len(marks) == 6
+
+
+def test_saving_needs_no_room_beside_an_existing_folder(tmp_path):
+    # An existing folder may be a mount: files can be moved only within it.
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    moved = []
+    with pytest.MonkeyPatch.context() as patch:
+        replace = Path.replace
+        patch.setattr(Path, "replace", lambda s, t: (moved.append(s), replace(s, t))[1])
+        save(tiny_model(FOUND), folder)
+    assert moved and all(folder in path.parents for path in moved)
+    assert names(folder) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("device", ["banana", "cuda:99"])
+def test_a_device_that_is_not_there_is_said(folder, device):
+    with pytest.raises(ConfigError, match=f"device '{device}' cannot be used here"):
+        load(folder, device=device)

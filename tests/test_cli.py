@@ -59,7 +59,29 @@ def test_import_errors_are_one_line_and_leave_nothing(tmp_path, capsys):
     assert "this model has 3 channels" in fails(
         capsys, "import", str(CHECKPOINT), "--heads", "4", "--channels", "2", *common
     )
+    assert "no such TensorFlow checkpoint" in fails(
+        capsys, "import", "a\nb" + "x" * 300, "--heads", "4", *common
+    )
     assert not out.exists()
+    out.mkdir()
+    (out / "mine.txt").write_text("keep")
+    assert "is there already and not empty" in fails(
+        capsys, "import", str(CHECKPOINT), "--heads", "4", *common
+    )
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_import_takes_the_folder_it_stands_in(tmp_path, monkeypatch, imported):
+    monkeypatch.chdir(CHECKPOINT)
+    main(["import", ".", "--heads", "4", "--out", str(tmp_path / "here")])
+    same = axial.fingerprint(axial.load(tmp_path / "here"))
+    assert same == axial.fingerprint(axial.load(imported))
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_worth_a_word():
+    command = f"{sys.executable} -m axial info small | true"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert run.stderr == ""
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -86,7 +108,9 @@ def test_info_errors_are_one_line(capsys, tmp_path):
     assert "did you mean cifar10?" in fails(capsys, "info", "cifar")
     assert "there are digits" in fails(capsys, "info", "xyzzy")
     assert "no such checkpoint" in fails(capsys, "info", str(tmp_path))
-    assert "need one per axis" in fails(capsys, "info", "imagenet32", "--axes", "8")
+    assert "this preset is for two axes" in fails(capsys, "info", "imagenet32", "--axes", "8")
+    assert "no such checkpoint" in fails(capsys, "info", "x" * 300)
+    assert "axes is 1000" in fails(capsys, "info", "small", "--axes", str(10**50))
 
 
 def test_help_and_version_answer(capsys):

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from conftest import VARIANTS, config
 
@@ -27,6 +28,8 @@ from axial import AxialError, ConfigError, ModelConfig
         ({"classes": -1}, "classes is -1"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"dropout": float("nan")}, "dropout is nan"),
+        ({"dropout": "0.5"}, "dropout is '0.5'"),
+        ({"plane_scale": 10**400}, "plane_scale is 1000"),
         ({"plane_scale": 0.0}, "plane_scale is 0.0"),
         ({"decoder_layers": (2,)}, "has 1 levels, but axes (3, 4) need one per axis"),
         ({"decoder_layers": (2, 2, 1)}, "has 3 levels, but axes (3, 4) need one per axis"),
@@ -82,6 +85,14 @@ def test_unknown_and_missing_settings_are_refused_by_name():
 def test_planes_are_divided_by_the_largest_value_unless_told_otherwise():
     assert config(values=17).plane_divisor == 16.0
     assert config(values=17, plane_scale=255.0).plane_divisor == 255.0
+
+
+def test_numbers_of_other_libraries_make_the_same_configuration():
+    numpy = config((np.int64(3), np.int32(4)), values=np.uint8(3), dropout=np.float64(0.5))
+    plain = config((3, 4), values=3, dropout=0.5)
+    assert numpy == plain and json.dumps(numpy.to_json()) == json.dumps(plain.to_json())
+    whole, real = config(dropout=0, plane_scale=4), config(dropout=0.0, plane_scale=4.0)
+    assert json.dumps(whole.to_json()) == json.dumps(real.to_json())
 
 
 def test_given_elements_are_not_counted():

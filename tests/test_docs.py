@@ -64,7 +64,11 @@ def test_the_figures_are_those_the_script_draws(figures, tmp_path):
         drawn = matplotlib.image.imread(tmp_path / name)
         committed = matplotlib.image.imread(figures.FIGURES / name)
         assert drawn.shape == committed.shape
-        assert abs(drawn - committed).mean() < 0.01  # fonts may differ by a hair
+        # Letters may differ by a hair, a square may not: its inside is 16 pixels wide and more.
+        height, width = (size // 16 * 16 for size in drawn.shape[:2])
+        apart = abs(drawn - committed)[:height, :width].max(-1)
+        tiles = apart.reshape(height // 16, 16, width // 16, 16).mean((1, 3))
+        assert tiles.max() < 0.15
 
 
 def test_every_file_a_page_points_to_is_there():

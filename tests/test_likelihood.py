@@ -2,7 +2,15 @@ import math
 
 import pytest
 import torch
-from conftest import ENUMERABLE, VARIANTS, config, every_image, random_input, tiny_model
+from conftest import (
+    ENUMERABLE,
+    VARIANTS,
+    config,
+    every_image,
+    load_script,
+    random_input,
+    tiny_model,
+)
 
 import axial.likelihood
 from axial import AxialTransformer, bits, bits_per_dim, element_bits
@@ -77,6 +85,22 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
     x, _, _ = random_input(found, 50)
     bits(model, x)
     assert max(seen) == 4 and sum(seen) == 50 * found.planes
+
+
+def test_the_estimate_of_memory_is_what_scoring_takes(monkeypatch):
+    peak_bytes = load_script("benchmarks/attention_cost.py").peak_bytes
+    many = config((8, 8), channels=100, values=2, width=8)
+    wide = config((8, 8), channels=3, values=16, width=64, heads=4, mlp_ratio=4)
+    logits = config((8, 8), values=1000, width=8)
+    budget = 1 << 24
+    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", budget)
+    for found in (many, wide, logits):
+        model = tiny_model(found, dtype=torch.float32)
+        planes = axial.likelihood.planes_at_once(found)
+        examples = -(-planes // found.channels) + 1
+        x, _, _ = random_input(found, examples)
+        assert planes > 1
+        assert 0.2 * budget < peak_bytes(lambda m=model, x=x: bits(m, x), "cpu") < 1.5 * budget
 
 
 def test_lower_precision_is_still_a_distribution_and_close():

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from axial import AxialError, AxialTransformer, InputError, bits_per_dim
 from axial.causal import given
 from axial.cost import forward_flops, parameters, plane_flops, training_flops
-from axial.layers import PlaneConvolution
+from axial.layers import Block, PlaneConvolution
 from axial.model import evaluating
 
 
@@ -127,13 +127,26 @@ def test_recomputing_activations_changes_memory_and_nothing_else(name):
     assert kept[1] < 0.7 * kept[0]
 
 
+@pytest.mark.parametrize("name", ["2d-channels", "3d-rows"])
+def test_recomputing_runs_every_block_twice(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, _, _ = random_input(found, 2)
+    runs = {}
+    for where, module in model.named_modules():
+        if isinstance(module, Block):
+            hook = lambda *args, w=where: runs.update({w: runs.get(w, 0) + 1})  # noqa: E731
+            module.attention.to_qkv.register_forward_hook(hook)
+    model(x, recompute=True).sum().backward()
+    blocks = found.encoder_layers + sum(found.decoder_layers)
+    assert list(runs.values()) == [2] * blocks
+
+
 @pytest.mark.parametrize("name", [n for n in VARIANTS if not n.startswith("4d")])
 def test_cost_is_counted_from_the_configuration(name):
     found = VARIANTS[name]
     model = tiny_model(found)
     assert parameters(found) == sum(parameter.numel() for parameter in model.parameters())
-    if found.inner == "lstm":  # its kernel is one operation that torch does not count
-        return
     model.requires_grad_(False)
     x, label, _ = random_input(found, 1)
     channel = torch.full((1,), found.channels - 1)
@@ -163,20 +176,66 @@ def test_any_integer_type_will_do(dtype):
     assert torch.equal(model(x.to(dtype), label.to(dtype), context), model(x, label, context))
 
 
-def test_label_and_context_speak_to_every_prediction():
-    for name in ("1d-labels", "2d-labels", "2d-grey-encoder"):
-        found = VARIANTS[name]
-        model = tiny_model(found)
-        x, label, context = random_input(found, 1)
-        before = model(x, label, context)
-        assert (model(x, (label + 1) % found.classes, context) != before).any(-1).all()
-    for name in ("2d-channels", "2d-lstm"):
-        found = VARIANTS[name]
-        model = tiny_model(found)
-        x, _, context = random_input(found, 1)
-        before = model(x, None, context)
-        assert (model(x, None, 2 * context) != before).any(-1).all()
-        assert torch.equal(model(x, None, torch.zeros_like(context)), model(x))
+@pytest.mark.parametrize("name", VARIANTS)
+def test_label_and_context_speak_to_every_prediction(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, label, context = random_input(found, 1)
+    free = ~given(found)
+    before = model(x, label, context)
+    assert (model(x, label, 2 * context) != before).any(-1)[:, free].all()
+    assert torch.equal(model(x, label, torch.zeros_like(context)), model(x, label))
+    if label is not None:
+        other = (label + 1) % found.classes
+        assert (model(x, other, context) != before).any(-1)[:, free].all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_a_context_of_another_precision_is_taken(dtype):
+    found = VARIANTS["2d-labels"]
+    model = tiny_model(found, dtype=dtype)
+    x, label, context = random_input(found, 2)
+    assert torch.equal(model(x, label, context), model(x, label, context.to(dtype)))
+
+
+@pytest.mark.parametrize("name", ["1d", "2d-deep", "3d-deep", "4d-deep", "3d-lstm"])
+def test_the_decoder_is_the_formula_of_the_design(name):
+    """Every level is given the input and the shifted outputs of all levels before it."""
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    plane = torch.randint(3, (2, *found.axes), generator=torch.Generator().manual_seed(0))
+    ctx = torch.randn(2, *found.axes, 8, dtype=torch.float64)
+    last = len(found.axes) - 1
+    h = model.embedding(plane)
+    pos = torch.zeros(*found.axes, 8, dtype=torch.float64)
+    for axis, table in enumerate(model.positions.tables):
+        pos += table.view(*(1,) * axis, -1, *(1,) * (last - axis), 8)
+
+    def shifted(x, axis):
+        return torch.cat([torch.zeros_like(x.narrow(axis + 1, 0, 1)), x], axis + 1).narrow(
+            axis + 1, 0, x.shape[axis + 1]
+        )
+
+    u = []
+    for k in range(last):
+        inputs = h + pos + ctx + sum(shifted(u[j], j) for j in range(k))
+        for block in model.outer_decoders[k]:
+            inputs = block(inputs)
+        u.append(inputs)
+    r = shifted(h, last) + pos + ctx + sum(shifted(u[k], k) for k in range(last))
+    logits = model.to_logits(model.norm(model.inner_decoder(r)))
+    ours = model._decode(plane, ctx, recompute=False)
+    torch.testing.assert_close(ours, logits, rtol=0, atol=1e-12)
+
+
+def test_lstm_gates_start_as_dense_layers_with_the_forget_gate_open():
+    torch.manual_seed(0)
+    lstm = AxialTransformer(config((4, 4), inner="lstm", width=128)).inner_decoder.lstm
+    for weight in (lstm.weight_ih_l0, lstm.weight_hh_l0):
+        assert weight.var().item() == pytest.approx(1 / 128, rel=0.05)
+    forget = torch.zeros(512)
+    forget[128:256] = 1
+    assert torch.equal(lstm.bias_ih_l0, forget) and not lstm.bias_hh_l0.any()
 
 
 def test_dropout_acts_while_training_only_and_evaluating_restores_every_mode():
@@ -192,6 +251,23 @@ def test_dropout_acts_while_training_only_and_evaluating_restores_every_mode():
         assert torch.equal(model(x), calm)
         assert not model(x).requires_grad
     assert model.training and not model.norm.training and model.embedding.training
+
+
+@pytest.mark.parametrize("branch", ["attention", "mlp"])
+def test_dropout_acts_on_each_residual_branch(branch):
+    found = config((3, 4), dropout=0.5)
+    block = tiny_model(found).outer_decoders[0][0].train()
+    silent = block.mlp_out if branch == "attention" else block.attention.to_out
+    torch.nn.init.zeros_(silent.weight)
+    torch.nn.init.zeros_(silent.bias)
+    x = torch.randn(2, 3, 4, 8, dtype=torch.float64)
+    torch.manual_seed(0)
+    added = block(x) - x
+    block.eval()
+    whole = block(x) - x
+    dropped = added == 0
+    assert 0.3 < dropped.double().mean() < 0.7
+    torch.testing.assert_close(added[~dropped], 2 * whole[~dropped])
 
 
 def test_learning_eight_images_by_heart():
@@ -225,6 +301,7 @@ LABEL = torch.zeros(2, dtype=torch.long)
         (PLAIN, x_like(PLAIN, fill=-1), None, "x holds -1"),
         (PLAIN, x_like(PLAIN, dtype=torch.float32), None, "x is torch.float32"),
         (PLAIN, x_like(PLAIN, dtype=torch.bool), None, "x is torch.bool"),
+        (PLAIN, x_like(PLAIN, dtype=torch.complex64), None, "x is torch.complex64"),
         (PLAIN, x_like(PLAIN, shape=(2, 4, 3, 2)), None, "takes (batch, 3, 4, 2)"),
         (PLAIN, x_like(PLAIN, shape=(2, 3, 4)), None, "x has shape (2, 3, 4)"),
         (PLAIN, x_like(PLAIN, shape=(2, 3, 4, 3)), None, "then 2 channels"),
@@ -275,13 +352,17 @@ def test_it_compiles_without_a_break():
     # In a process of its own: the checks of shapes that tests switch on break compilation.
     script = """
 import torch, axial
-config = axial.ModelConfig(axes=(3, 4), channels=2, values=5, width=8, heads=2,
-                           encoder_layers=2, decoder_layers=(2, 1), classes=3, given_channels=1)
-model = axial.AxialTransformer(config)
-model.reset_parameters(final_scale=1.0)
-step = torch.compile(model.channel_logits, fullgraph=True, backend="aot_eager")
-x, label = torch.randint(5, (2, 3, 4, 2)), torch.tensor([0, 2])
-channel = torch.tensor([1, 1])
-torch.testing.assert_close(step(x, channel, label), model.channel_logits(x, channel, label))
+sizes = dict(axes=(3, 4), channels=2, values=5, width=8, heads=2, decoder_layers=(2, 1), classes=3)
+variants = [dict(encoder_layers=2, given_channels=1), dict(encoder_layers=2, given_steps=1),
+            dict(encoder_layers=0, channel_mode="rows")]
+x, label, channel = torch.randint(5, (2, 3, 4, 2)), torch.tensor([0, 2]), torch.tensor([1, 1])
+for variant in variants:
+    model = axial.AxialTransformer(axial.ModelConfig(**sizes, **variant))
+    model.reset_parameters(final_scale=1.0)
+    for recompute in (False, True):
+        torch.compiler.reset()
+        step = torch.compile(model.channel_logits, fullgraph=True, backend="aot_eager")
+        compiled = step(x, channel, label, recompute=recompute)
+        torch.testing.assert_close(compiled, model.channel_logits(x, channel, label))
 """
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -58,6 +58,19 @@ def test_presets_for_any_data_fit_it(name, data):
     assert count(found) == parameters(found)
 
 
+def test_dropout_is_the_authors():
+    dropout = {name: preset().dropout for name, preset in PRESETS.items()}
+    assert dropout["imagenet32-released"] == 0.04 and dropout["imagenet64-released"] == 0.0
+
+
+def test_a_description_tells_the_cost_of_scoring_and_of_training():
+    text = describe(PRESETS["imagenet32-released"]())
+    assert "2.105 T to score one example, 2.105 T to train on one" in text
+    tiny = PRESETS["small"](DataShape(axes=(2, 2), values=2))
+    assert f"{forward_flops(tiny) / 1e6:.4g} M to score one example" in describe(tiny)
+    assert f"{training_flops(tiny) / 1e6:.4g} M to train on one" in describe(tiny)
+
+
 def test_training_on_one_channel_costs_three_times_scoring_it():
     found = PRESETS["imagenet32-released"]()
     assert training_flops(found) * found.channels == 3 * forward_flops(found)

@@ -89,6 +89,52 @@ def test_kept_values_stay_and_one_prefix_serves_all(method):
     assert torch.equal(x, draw(model, 4, given=kept.expand(4, -1, -1, -1)))
 
 
+def test_the_layout_of_what_is_given_does_not_matter():
+    found = VARIANTS["2d-channels"]
+    model = tiny_model(found)
+    x = draw(model, 2)
+    x[..., 1:] = -1
+    turned = x.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+    assert not turned.is_contiguous()
+    assert torch.equal(draw(model, 2, given=turned), draw(model, 2, given=x))
+
+
+def test_one_label_and_one_context_serve_all():
+    found = VARIANTS["2d-labels"]
+    model = tiny_model(found)
+    _, label, context = random_input(found, 1)
+    one = draw(model, 3, label=label, context=context)
+    each = draw(model, 3, label=label.expand(3), context=context.expand(3, -1, -1, -1))
+    assert torch.equal(one, each)
+
+
+def test_candidates_are_compared_in_double_precision():
+    found = config((2, 2))
+    model = tiny_model(found, dtype=torch.float32)
+    torch.nn.init.zeros_(model.to_logits.weight)
+    torch.nn.init.zeros_(model.to_logits.bias)
+    noise = torch.ones(1, 2, 2, 1, 3, dtype=torch.float64)
+    noise[..., 1] += 1e-12
+    assert (draw(model, 1, noise=noise) == 1).all()
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-300, 1e-20])
+def test_a_tiny_temperature_is_argmax_too(temperature):
+    model = tiny_model(VARIANTS["2d-channels"])
+    cold = draw(model, 2, temperature=temperature)
+    assert torch.equal(cold, draw(model, 2, temperature=0.0))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_model_whose_logits_are_not_finite_is_refused(method, wrong):
+    model = tiny_model(config((2, 2)))
+    draw(model, 2, method=method)
+    model.to_logits.bias.data[1] = wrong
+    with pytest.raises(AxialError, match="logits are not finite"):
+        draw(model, 2, method=method)
+
+
 def test_temperature_zero_is_argmax_whatever_the_seed():
     found = VARIANTS["2d-channels"]
     model = tiny_model(found)
@@ -132,11 +178,14 @@ BLANK = torch.full((1, 2, 2, 2), -1)
     ("found", "settings", "message"),
     [
         (FREE, {"count": 0}, "count is 0"),
-        (FREE, {"first": -1}, "first -1"),
+        (FREE, {"first": -1}, "first is -1"),
+        (FREE, {"first": 1 << 63}, "first is 9223372036854775808: use whole numbers below"),
+        (FREE, {"given": BLANK.to(torch.uint64)}, "given holds 18446744073709551615"),
         (FREE, {"temperature": -0.5}, "temperature is -0.5: use 0 (argmax) or a positive number"),
         (FREE, {"temperature": float("nan")}, "temperature is nan"),
         (FREE, {"method": "magic"}, "method is 'magic': use one of cached, semi-parallel, naive"),
         (FREE, {"seed": -1}, "seed is -1"),
+        (FREE, {"seed": 1 << 64}, "seed is 18446744073709551616: use whole numbers below"),
         (FREE, {"given": BLANK[:, :1]}, "given has shape (1, 1, 2, 2): use (3 or 1, 2, 2, 2)"),
         (FREE, {"given": BLANK.expand(2, -1, -1, -1)}, "given has shape (2, 2, 2, 2)"),
         (FREE, {"given": BLANK - 1}, "given holds -2"),

@@ -205,9 +205,19 @@ def test_a_folder_without_averages_says_so(tmp_path, variables):
     load_tensorflow(tmp_path, heads=4, ema=False)
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e300])
+def test_numbers_that_are_not_finite_are_refused(variables, wrong):
+    damaged = variables[DENSE].astype(np.float64)
+    damaged[3, 5] = wrong
+    with pytest.raises(
+        CheckpointError, match=f"variable {DENSE} holds numbers that are not finite"
+    ):
+        from_tensorflow(variables | {DENSE: damaged}, heads=4)
+
+
 def test_a_model_with_more_to_it_than_we_know_is_refused(variables):
     more = variables | {"ar_decoder/transformer2d/lstm/kernel": np.zeros((32, 128), np.float32)}
-    with pytest.raises(CheckpointError, match="ar_decoder/transformer2d/lstm/kernel is not one of"):
+    with pytest.raises(CheckpointError, match="ar_decoder/transformer2d/lstm/kernel is none of"):
         from_tensorflow(more, heads=4)
     with pytest.raises(AxialError, match="expected one variable 'embs', found 0"):
         from_tensorflow({"a/b": np.zeros(3, np.float32)}, heads=4)

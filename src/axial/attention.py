@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from axial.config import check_heads
+from axial.config import as_integer, check_heads
 from axial.errors import ConfigError, InputError
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
@@ -63,9 +63,10 @@ class AxialAttention(nn.Module):
         self, width: int, heads: int, axis: int, *, causal: bool, dropout: float = 0.0
     ) -> None:
         super().__init__()
+        width = as_integer("width", width, at_least=1)
+        heads = as_integer("heads", heads, at_least=1)
+        axis = as_integer("axis, counted from 0 for the slowest,", axis, at_least=0)
         check_heads(width, heads)
-        if axis < 0:
-            raise ConfigError(f"axis is {axis}: count the data axes from 0, the slowest")
         if not 0 <= dropout < 1:
             raise ConfigError(f"dropout is {dropout}: use a number from 0 up to below 1")
         self.heads = heads
@@ -110,8 +111,9 @@ class AxialAttention(nn.Module):
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""
         length, faster = axes[self.axis], math.prod(axes[self.axis + 1 :])
         size = self.to_out.in_features // self.heads
-        shape = (2, batch, length, faster, self.heads, size)
-        return LineCache(*self.to_qkv.weight.new_empty(shape))
+        shape = (batch, length, faster, self.heads, size)
+        like = self.to_qkv.weight
+        return LineCache(like.new_empty(shape), like.new_empty(shape))
 
     def _mix(
         self,
@@ -144,7 +146,7 @@ class AxialAttention(nn.Module):
             places = torch.arange(scores.shape[-1], device=x.device)
             later = places > places.view(-1, 1, 1, 1)
             scores = scores.masked_fill(later, -math.inf)
-        return scores.softmax(-1).reshape(*x.shape[:-1], self.heads, -1)
+        return scores.softmax(-1).reshape(*x.shape[:-1], self.heads, scores.shape[-1])
 
     def _project(
         self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None
@@ -178,24 +180,19 @@ class AxialAttention(nn.Module):
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features
-        if x.ndim < dim + 2 or x.shape[-1] != width:
+        if x.ndim < dim + 2 or x.shape[-1] != width or not x.is_floating_point():
             raise InputError(
-                f"attention along axis {self.axis} got shape {tuple(x.shape)}: give "
-                f"(batch, *axes, {width}) with at least {dim} axes"
+                f"attention along axis {self.axis} got shape {tuple(x.shape)} of {x.dtype}: give "
+                f"floating point numbers (batch, *axes, {width}) with at least {dim} axes"
             )
         if memory is None:
             return
         if self.causal:
             raise InputError("causal attention has no memory form: use causal=False with memory=")
-        pairs = [
-            pair for i, pair in enumerate(zip(memory.shape, x.shape, strict=False)) if i != dim
-        ]
-        if (
-            memory.ndim != x.ndim
-            or memory.shape[-1] != width
-            or memory.shape[0] != x.shape[0]
-            or any(m not in (1, length) for m, length in pairs)
-        ):
+        fits = memory.ndim == x.ndim and memory.shape[-1] == width and memory.shape[dim] > 0
+        for i, (theirs, ours) in enumerate(zip(memory.shape, x.shape, strict=False)):
+            fits = fits and (i == dim or theirs in (1, ours))
+        if not fits:
             raise InputError(
                 f"memory of shape {tuple(memory.shape)} does not lie beside x of shape "
                 f"{tuple(x.shape)}: all but axis {self.axis} must be equal, or 1"

@@ -19,6 +19,7 @@ from axial.errors import CheckpointError
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
+_MOST_DIMENSIONS = 8
 _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "bfloat16", 19: "<f2"}
 
 
@@ -38,33 +39,37 @@ class Entry:
 
 def find_bundle(path: Path) -> Path:
     """The common path of a checkpoint's files, from its folder or from that path itself."""
-    if path.with_name(path.name + ".index").is_file():
-        return path
-    if not path.is_dir():
+    try:
+        if path.name and path.with_name(path.name + ".index").is_file():
+            return path
+        is_folder = path.is_dir()
+    except (OSError, ValueError):  # a name too long, or not one at all
+        is_folder = False
+    if not is_folder:
         raise CheckpointError(
             f"{path}: no such TensorFlow checkpoint; name the folder that holds it"
         )
+    names = sorted(index.stem for index in path.glob("*.index") if index.is_file())
     state = path / "checkpoint"
     if state.is_file():
-        found = re.search(
-            r'(?m)^model_checkpoint_path: "(.*)"', state.read_text("utf-8", "replace")
-        )
+        told = re.search(r'(?m)^model_checkpoint_path: "(.*)"', state.read_text("utf-8", "replace"))
         # The path inside is that of the machine it was trained on; only its last part counts.
-        if found and (path / (Path(found[1]).name + ".index")).is_file():
-            return path / Path(found[1]).name
-    indices = sorted(path.glob("*.index"))
-    if len(indices) != 1:
-        names = ", ".join(index.stem for index in indices) or "none"
+        if told and Path(told[1]).name in names:
+            return path / Path(told[1]).name
+    if len(names) != 1:
         raise CheckpointError(
-            f"{path}: expected one TensorFlow checkpoint (a file .index), found {names}; "
-            f"name it as {path}/NAME"
+            f"{path}: expected one TensorFlow checkpoint (a file .index), found "
+            f"{', '.join(names) or 'none'}; name it as {path}/NAME"
         )
-    return indices[0].with_suffix("")
+    return path / names[0]
 
 
 def read_index(path: Path) -> dict[str, Entry]:
     """Every tensor the bundle lists, by name."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise CheckpointError(f"{path}: not a TensorFlow checkpoint index, or cut short")
     try:
@@ -153,6 +158,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A little-endian base-128 number, and where it ends."""
     value = shift = 0
     while True:
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
         byte = data[at]
         value |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
@@ -206,14 +213,19 @@ def _read_entry(row: bytes, shards: int) -> Entry:
 def read_tensor(prefix: Path, name: str, entry: Entry) -> NDArray[np.generic]:
     """The values of one variable, after their checksum."""
     path = prefix.with_name(f"{prefix.name}.data-{entry.shard:05d}-of-{entry.shards:05d}")
+    shown = printable(name)
     dtype = _DTYPES.get(entry.dtype)
     if dtype is None or entry.sliced:
         what = "in slices" if entry.sliced else f"of TensorFlow type {entry.dtype}"
-        raise CheckpointError(f"{path}: variable {name} is stored {what}, which is not supported")
+        raise CheckpointError(f"{path}: variable {shown} is stored {what}, which is not supported")
     stored = np.dtype("<u2" if dtype == "bfloat16" else dtype)
+    if len(entry.shape) > _MOST_DIMENSIONS:
+        raise CheckpointError(f"{path}: variable {shown} has {len(entry.shape)} dimensions")
     if math.prod(entry.shape) * stored.itemsize != entry.size:
-        raise CheckpointError(f"{path}: variable {name} has {entry.size} bytes for {entry.shape}")
+        raise CheckpointError(f"{path}: variable {shown} has {entry.size} bytes for {entry.shape}")
     try:
+        if path.stat().st_size < entry.offset + entry.size:
+            raise CheckpointError(f"{path}: cut short in variable {shown}; copy it again")
         with path.open("rb") as file:
             file.seek(entry.offset)
             data = file.read(entry.size)
@@ -221,11 +233,17 @@ def read_tensor(prefix: Path, name: str, entry: Entry) -> NDArray[np.generic]:
         raise CheckpointError(
             f"{path}: cannot be read ({error.strerror}); copy it again"
         ) from error
-    if len(data) != entry.size:
-        raise CheckpointError(f"{path}: cut short in variable {name}; copy it again")
     if masked_crc32c(data) != entry.checksum:
-        raise CheckpointError(f"{path}: the checksum of variable {name} is wrong; copy it again")
-    values = np.frombuffer(data, stored).reshape(entry.shape)
+        raise CheckpointError(f"{path}: the checksum of variable {shown} is wrong; copy it again")
+    try:
+        values = np.frombuffer(data, stored).reshape(entry.shape)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: variable {shown} has an absurd shape ({error})") from error
     if dtype == "bfloat16":
         return (values.astype("<u4") << 16).view("<f4")
     return values
+
+
+def printable(name: str) -> str:
+    """A name out of a file, fit for one line."""
+    return name if name.isprintable() and len(name) < 200 else f"{name[:100]!r}..."

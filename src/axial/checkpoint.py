@@ -40,16 +40,18 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
     config = {"format": FORMAT, "fingerprint": mark, "model": model.config.to_json()}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        beside = folder if folder.is_dir() else folder.parent  # the same disk in either case
+        scratch = Path(tempfile.mkdtemp(prefix=".saving-", dir=beside))
         try:
             save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
             (scratch / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
             for file in (scratch / _WEIGHTS, scratch / _CONFIG):
+                file.chmod(0o666 & ~_umask())
                 _flush(file)
             _move(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
 
 
@@ -59,10 +61,15 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
     Every weight is checked against the fingerprint.
     """
     folder = Path(folder)
-    if not (folder / _WEIGHTS).is_file():
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {str(device)!r} cannot be used here ({reason})") from error
+    if not _is_file(folder / _WEIGHTS):
         raise CheckpointError(f"{folder}: no such checkpoint; it should hold {_WEIGHTS}")
     try:
-        with safe_open(folder / _WEIGHTS, "pt", device=str(device)) as file:
+        with safe_open(folder / _WEIGHTS, "pt") as file:
             mark = (file.metadata() or {}).get("fingerprint")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -76,7 +83,7 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
             f"copy both again"
         )
     try:
-        return AxialTransformer.from_weights(config, weights)
+        return AxialTransformer.from_weights(config, weights).to(device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
 
@@ -102,7 +109,7 @@ def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | Non
     if found.get("fingerprint") != mark and pending.is_file():
         found = _read_json(pending)
     version = found.get("format")
-    if not isinstance(version, int) or version > FORMAT:
+    if type(version) is not int or not 1 <= version <= FORMAT:
         raise CheckpointError(
             f"{folder / _CONFIG}: format {version!r} is not one this version knows (up to "
             f"{FORMAT}); upgrade axial-transformers"
@@ -118,7 +125,7 @@ def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | Non
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); copy it again") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds no JSON object; copy it again")
@@ -131,12 +138,22 @@ def _move(scratch: Path, folder: Path) -> None:
     if not folder.exists():
         scratch.rename(folder)
     else:
+        for name in (_WEIGHTS, _CONFIG):
+            if (folder / name).is_dir():
+                raise IsADirectoryError(f"{name} is a folder there")
         pending = folder / (_CONFIG + _PENDING)
         (scratch / _CONFIG).replace(pending)
         _flush(folder)
         (scratch / _WEIGHTS).replace(folder / _WEIGHTS)
         pending.replace(folder / _CONFIG)
     _flush(folder.parent)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, or not one at all
+        return False
 
 
 def _flush(path: Path) -> None:

@@ -4,10 +4,11 @@ Torch is imported inside the command that needs it, so that help answers at once
 """
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -17,12 +18,14 @@ from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
 
+_Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
+
 
 def import_(
     folder: tyro.conf.Positional[Path],
     heads: int,
     out: Path,
-    channels: int | None = None,
+    channels: _Count = None,
     weights: Literal["ema", "raw"] = "ema",
 ) -> None:
     """Turn a TensorFlow checkpoint of the authors' into a folder that `axial.load` takes.
@@ -37,18 +40,20 @@ def import_(
     from axial.checkpoint import fingerprint, save
     from axial.tensorflow import load_tensorflow
 
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: is there already and not empty; choose another --out")
     model = load_tensorflow(folder, heads=heads, channels=channels, ema=weights == "ema")
-    print(describe(model.config), file=sys.stderr)
     save(model, out)
+    print(describe(model.config), file=sys.stderr)
     print(f"{out}: {weights} weights of {folder}, fingerprint {fingerprint(model)}")
 
 
 def info(
     what: tyro.conf.Positional[str],
-    axes: tuple[int, ...] | None = None,
-    channels: int | None = None,
-    values: int | None = None,
-    classes: int | None = None,
+    axes: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="LENGTH ...")] = None,
+    channels: _Count = None,
+    values: _Count = None,
+    classes: _Count = None,
 ) -> None:
     """Tell what a preset or a checkpoint is: its data, sizes, cost and levels.
 
@@ -66,7 +71,7 @@ def info(
         own = {name: getattr(config, name) for name in shape}
         config = PRESETS[what](DataShape(**(own | asked)))
         print(describe(config))
-    elif Path(what).exists():
+    elif _exists(what):
         if asked:
             raise ConfigError(f"{what}: is a checkpoint; --{next(iter(asked))} fits presets only")
         from axial.checkpoint import fingerprint, load
@@ -78,11 +83,32 @@ def info(
         raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
 
 
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name too long to be one
+        return False
+
+
 COMMANDS: dict[str, Callable[..., None]] = {"import": import_, "info": info}
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a subcommand; end with one line and status 1 on an error that the user can mend."""
+    try:
+        _dispatch(args)
+        sys.stdout.flush()
+    except AxialError as error:
+        sys.exit(f"axial: {' '.join(str(error).splitlines())}")
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing more can be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _dispatch(args: Sequence[str] | None) -> None:
     args = sys.argv[1:] if args is None else args
     name = args[0] if args else ""
     if name in ("-h", "--help"):
@@ -94,16 +120,7 @@ def main(args: Sequence[str] | None = None) -> None:
         print(f"{_overview()}\n\naxial: {what}", file=sys.stderr)
         sys.exit(2)
     else:
-        _run(name, args[1:])
-
-
-def _run(name: str, args: Sequence[str]) -> None:
-    try:
-        tyro.cli(COMMANDS[name], args=args, prog=f"axial {name}")
-    except AxialError as error:
-        sys.exit(f"axial: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+        tyro.cli(COMMANDS[name], args=args[1:], prog=f"axial {name}")
 
 
 def _overview() -> str:

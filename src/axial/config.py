@@ -1,6 +1,7 @@
 """What a model is made of, and what cannot be made: checked here, once, without torch."""
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -65,7 +66,12 @@ class ModelConfig:
             lengths = getattr(self, name)
             if not isinstance(lengths, tuple | list):
                 raise ConfigError(f"{name} is {lengths!r}: give one whole number for each axis")
-            object.__setattr__(self, name, tuple(lengths))
+            whole = tuple(as_integer(name, length, at_least=1) for length in lengths)
+            object.__setattr__(self, name, whole)
+        for name, least in _LEAST.items():
+            object.__setattr__(self, name, as_integer(name, getattr(self, name), at_least=least))
+        for name in ("dropout", "plane_scale"):
+            object.__setattr__(self, name, _as_float(name, getattr(self, name)))
         self._check_numbers()
         self._check_layers()
         self._check_given()
@@ -96,7 +102,7 @@ class ModelConfig:
     @property
     def plane_divisor(self) -> float:
         """What the encoder divides its input by."""
-        return float(self.values - 1 if self.plane_scale is None else self.plane_scale)
+        return self.values - 1.0 if self.plane_scale is None else self.plane_scale
 
     @property
     def elements(self) -> int:
@@ -114,7 +120,8 @@ class ModelConfig:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ConfigError(
-                f"model config: {unknown[0]!r} is not a setting of this version; upgrade axial"
+                f"model config: {unknown[0]!r} is not a setting of this version; "
+                f"upgrade axial-transformers"
             )
         try:
             return cls(**values)
@@ -122,23 +129,18 @@ class ModelConfig:
             raise ConfigError(f"model config: {error}") from error
 
     def _check_numbers(self) -> None:
-        for name in ("axes", "decoder_layers"):
-            for length in getattr(self, name):
-                _check_int(name, length, at_least=1)
         if not self.axes:
             raise ConfigError("axes is empty: name the length of at least one axis, as in (32, 32)")
-        for name, least in _LEAST.items():
-            _check_int(name, getattr(self, name), at_least=least)
         for name, choices in (("inner", get_args(Inner)), ("channel_mode", get_args(ChannelMode))):
             if getattr(self, name) not in choices:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
                 )
         check_heads(self.width, self.heads)
-        if not (_is_number(self.dropout) and 0 <= self.dropout < 1):
+        if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout!r}: use a number from 0 up to below 1")
         scale = self.plane_scale
-        if scale is not None and not (_is_number(scale) and 0 < scale < math.inf):
+        if scale is not None and not 0 < scale < math.inf:
             raise ConfigError(f"plane_scale is {scale!r}: use a positive number, or None")
 
     def _check_layers(self) -> None:
@@ -220,10 +222,21 @@ def _cycle(axes: range, layers: int) -> tuple[int, ...]:
     return tuple(axes[layer % len(axes)] for layer in range(layers))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def as_integer(name: str, value: Any, *, at_least: int, below: int = 1 << 31) -> int:
+    """The value as a plain int, numpy's included; refused unless whole and within its range."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = at_least - 1
+    if isinstance(value, bool) or not at_least <= number < below:
+        shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]} ..."
+        what = f"of at least {at_least}" if number < at_least else f"below {below}"
+        raise ConfigError(f"{name} is {shown}: use whole numbers {what}")
+    return number
 
 
-def _check_int(name: str, value: object, *, at_least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ConfigError(f"{name} is {value!r}: use whole numbers of at least {at_least}")
+def _as_float(name: str, value: Any) -> float | None:
+    try:
+        return None if value is None else float(operator.mul(value, 1.0))
+    except (TypeError, OverflowError) as error:
+        raise ConfigError(f"{name} is {value!r}: use a number") from error

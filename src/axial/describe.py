@@ -11,12 +11,20 @@ def describe(config: ModelConfig) -> str:
         "sizes": f"width {config.width}, {config.heads} heads of {config.width // config.heads}, "
         f"mlp_ratio {config.mlp_ratio}, dropout {config.dropout:g}",
         "parameters": f"{parameters(config):,} ({parameters(config) / 1e6:.1f} M)",
-        "FLOPs": f"{forward_flops(config) / 1e9:,.1f} G to score one example, "
-        f"{training_flops(config) / 1e9:,.1f} G to train on one (forward and backward"
+        "FLOPs": f"{_amount(forward_flops(config))} to score one example, "
+        f"{_amount(training_flops(config))} to train on one (forward and backward"
         f"{', one channel' if config.planes > 1 else ''})",
     }
     lines = [f"{name:<12}{fact}" for name, fact in facts.items()]
     return "\n".join([*lines, "", _levels(config)])
+
+
+def _amount(operations: int) -> str:
+    unit, size = next(pair for pair in _UNITS if operations >= pair[1] or pair[1] == 1)
+    return f"{operations / size:,.4g} {unit}".rstrip()
+
+
+_UNITS = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("", 1))
 
 
 def _data(config: ModelConfig) -> str:

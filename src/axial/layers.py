@@ -4,7 +4,8 @@ b batch, *axes the data axes (slowest first), d model width, i input planes.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -69,15 +70,16 @@ class Blocks(nn.ModuleList):
             x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
         return x
 
-    def caches(self, batch: int, plane: Sequence[int]) -> list[LineCache | None]:
+    def __iter__(self) -> Iterator[Block]:
+        return cast(Iterator[Block], super().__iter__())
+
+    def caches(self, batch: int, plane: Sequence[int]) -> list[Any]:
         """Room for what each masked block must remember of the axis it is masked along."""
-        return [
-            block.attention.cache(batch, plane) if block.attention.causal else None
-            for block in self
-        ]
+        attentions = [block.attention for block in self]
+        return [layer.cache(batch, plane) if layer.causal else None for layer in attentions]
 
     def advance(
-        self, x: Float[Tensor, "b *axes d"], caches: Sequence[LineCache | None], start: int
+        self, x: Float[Tensor, "b *axes d"], caches: list[Any], start: int
     ) -> Float[Tensor, "b *axes d"]:
         """Transform new steps of the masked axis, given all before them in the caches."""
         for block, cache in zip(self, caches, strict=True):
@@ -86,14 +88,18 @@ class Blocks(nn.ModuleList):
 
 
 class LSTM(nn.Module):
-    """The paper's other inner decoder (section 4.1): one LSTM layer along the last axis."""
+    """The paper's other inner decoder (section 4.1): one LSTM layer along the last axis.
+
+    `torch.compile` does not trace torch's LSTM: it breaks its graph here, and with
+    `fullgraph=True` refuses.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.lstm = nn.LSTM(config.width, config.width, batch_first=True)
 
     def reset_parameters(self) -> None:
-        """Draw dense layers like all others, and forget gates that start open."""
+        """Draw dense layers like all others; forget gates start open, as is usual for LSTMs."""
         width = self.lstm.hidden_size
         for name, parameter in self.lstm.named_parameters():
             if name.startswith("weight"):
@@ -109,13 +115,13 @@ class LSTM(nn.Module):
         out, _ = self.lstm(x.flatten(0, -3))
         return out.view(x.shape)
 
-    def caches(self, batch: int, plane: Sequence[int]) -> list[Tensor]:
+    def caches(self, batch: int, plane: Sequence[int]) -> list[Any]:
         """Room for the two states of a line."""
-        states = self.lstm.bias_ih_l0.new_zeros(2, 1, batch, self.lstm.hidden_size)
-        return list(states)
+        like = self.lstm.get_parameter("bias_ih_l0")
+        return [like.new_zeros(1, batch, self.lstm.hidden_size) for _ in range(2)]
 
     def advance(
-        self, x: Float[Tensor, "b *axes d"], caches: list[Tensor], start: int
+        self, x: Float[Tensor, "b *axes d"], caches: list[Any], start: int
     ) -> Float[Tensor, "b *axes d"]:
         """Run on from the states in `caches`, or from zero at the start of a line."""
         states = None if start == 0 else (caches[0], caches[1])

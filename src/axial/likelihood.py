@@ -29,6 +29,7 @@ def bits(
     Any number of examples: they pass through the model a few at a time, on its device, without
     dropout or gradients, and whatever its precision are summed in float64.
     """
+    model.check(x, label, context)
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for rows, _, surprise in _score(model, x, label, context):
         total.index_add_(0, rows, surprise.flatten(1).sum(1))
@@ -52,6 +53,7 @@ def element_bits(
     context: Shaped[Tensor, "m *grid d"] | None = None,
 ) -> Float64[Tensor, "b *axes c"]:
     """Where the bits go: those of each element; their sum is `bits`."""
+    model.check(x, label, context)
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for rows, channel, surprise in _score(model, x, label, context):
         if channel is None:
@@ -65,7 +67,8 @@ def planes_at_once(config: ModelConfig) -> int:
     """How many planes to score together so that memory stays bounded."""
     activations = 4 * config.width * (12 + 2 * config.mlp_ratio)
     logits = 8 * config.values * 4
-    each = math.prod(config.plane_axes) * (activations + logits)
+    planes = 32 * config.channels if config.channel_mode == "encode" else 0
+    each = math.prod(config.plane_axes) * (activations + logits + planes)
     return max(1, _WORKING_BYTES // each)
 
 
@@ -73,7 +76,6 @@ def _score(
     model: AxialTransformer, x: Tensor, label: Tensor | None, context: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
     """Yield (examples, their channels or None for all, bits of each element) plane by plane."""
-    model.check(x, label, context)
     config = model.config
     device = next(model.parameters()).device
     predicted = ~given(config, device)

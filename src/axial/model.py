@@ -70,7 +70,7 @@ class AxialTransformer(nn.Module):
     """An exact-likelihood autoregressive model of integer arrays (b, *axes, c).
 
     p(x) is a product over channels, and within a channel over the elements in raster order
-    (`axial.causal.order` has the exact order of every channel mode). A model takes tensors
+    (`order` of causal.py has the exact order of every channel mode). A model takes tensors
     and returns tensors; it keeps nothing between calls.
     """
 
@@ -205,6 +205,7 @@ class AxialTransformer(nn.Module):
         """
         config = self.config
         shape = (*config.axes, config.channels)
+        check_tensors(x=x, label=label, context=context)
         if x.shape[1:] != shape:
             raise InputError(
                 f"x has shape {tuple(x.shape)}, but this model takes (batch, "
@@ -244,7 +245,7 @@ class AxialTransformer(nn.Module):
         The encoder's output if there is one, else label and context. `channel` is the one to be
         predicted, None where channels are stacked.
         """
-        told = context
+        told = None if context is None else context.to(self.embedding.weight.dtype)
         if told is not None and self.config.channel_mode != "encode":
             told = stack_context(told, self.config)
         if label is not None and self.label_embedding is not None:
@@ -312,14 +313,24 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def check_tensors(**values: object) -> None:
+    """Refuse anything but tensors, and None where something was left out."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
+
+
 def check_integers(name: str, x: Tensor, *, at_least: int, below: int) -> None:
     """Refuse anything but integers of the range [at_least, below)."""
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise InputError(f"{name} is {x.dtype}: give integers from {at_least} to {below - 1}")
     if torch.compiler.is_compiling() or not x.numel():
         return
-    low, high = (x.long() if x.dtype in _WIDE_UNSIGNED else x).aminmax()
-    wrong = int(low) if low < at_least else int(high)
+    low, high = map(int, (x.long() if x.dtype in _WIDE_UNSIGNED else x).aminmax())
+    if x.dtype == torch.uint64 and low < 0:  # what int64 cannot hold comes out negative
+        high = max(high, low + (1 << 64))
+        low = 0
+    wrong = low if low < at_least else high
     if not at_least <= wrong < below:
         raise InputError(f"{name} holds {wrong}: its values must be {at_least} to {below - 1}")
 

@@ -8,8 +8,6 @@ number in the open interval. All in integers below 2 ** 62, so every device agre
 from jaxtyping import Float64, Int64
 from torch import Tensor, arange, float64
 
-from axial.errors import ConfigError
-
 _WORD = 0xFFFFFFFF
 _PARITY = 0x1BD11BDA
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -20,10 +18,8 @@ def gumbel(
 ) -> Float64[Tensor, "b e v"]:
     """Standard Gumbel noise for each value of each element of each image.
 
-    `argmax(logits + noise)` is then a draw from the softmax of the logits.
+    `argmax(logits + noise)` is then a draw from the softmax of the logits. The seed has 64 bits.
     """
-    if not 0 <= seed < 1 << 64:
-        raise ConfigError(f"seed is {seed}: use a whole number from 0 to 2 ** 64 - 1")
     image = image.view(-1, 1, 1)
     key = threefry(seed & _WORD, seed >> 32, image & _WORD, image >> 32)
     value = arange(values, device=image.device)

@@ -124,6 +124,10 @@ def _two_axes(
     inner: Inner = "attention",
     given_channels: int = 0,
 ) -> ModelConfig:
+    if len(data.axes) != 2:
+        raise ConfigError(
+            f"this preset is for two axes, not {len(data.axes)}: small, base and large fit any data"
+        )
     return ModelConfig(
         axes=data.axes,
         channels=data.channels,

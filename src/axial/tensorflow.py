@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from axial.bundle import find_bundle, read_index, read_tensor
+from axial.bundle import find_bundle, printable, read_index, read_tensor
 from axial.config import ModelConfig
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer
@@ -55,7 +55,8 @@ def from_tensorflow(
     Names may stand below a root scope or not; optimizer slots are ignored. Every size is read
     off the shapes but for `heads`, and `channels` of a stacked-rows model.
     """
-    names = _Variables({name: variables[name] for name in _without_training_state(variables)})
+    kept = _without_training_state(variables)
+    names = _Variables({name: np.asarray(variables[name]) for name in kept})
     config = _config(names, heads=heads, channels=channels)
     weights = _weights(names, config)
     names.check_all_used()
@@ -105,20 +106,23 @@ class _Variables:
                 f"variable {self.root}{name} has shape {found} instead of {shape}"
             )
         self.taken.add(name)
-        return torch.from_numpy(np.array(self.values[name], np.float32))
+        with np.errstate(over="ignore"):
+            values = np.array(self.values[name], np.float32)
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"variable {self.root}{name} holds numbers that are not finite")
+        return torch.from_numpy(values)
 
     def count(self, prefix: str) -> int:
         """How many blocks `prefix0`, `prefix1`, ... there are."""
-        pattern = re.compile(re.escape(prefix) + r"(\d+)/")
+        pattern = re.compile(re.escape(prefix) + r"(\d{1,4})/")
         found = [int(match[1]) for name in self.values if (match := pattern.match(name))]
         return 1 + max(found, default=-1)
 
     def check_all_used(self) -> None:
         """Refuse a model that has more to it than we know of."""
         if rest := sorted(self.values.keys() - self.taken):
-            raise CheckpointError(
-                f"variable {self.root}{rest[0]} is not one of the authors' released models'"
-            )
+            name = printable(self.root + rest[0])
+            raise CheckpointError(f"variable {name} is none of the authors' released models'")
 
 
 def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConfig:
@@ -128,7 +132,7 @@ def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConf
     height, _ = names.shape(names.decoder + "pos_embs_h", 2)
     columns, _ = names.shape(names.decoder + "pos_embs_w", 2)
     _, hidden = names.shape(names.decoder + "inner_row_0/mlp/proj_in/w", 2)
-    if hidden % width:
+    if not width or hidden % width:
         raise CheckpointError(f"feed-forward layers are {hidden} wide, no multiple of {width}")
     read = names.shape("exterior_input_conv/w", 4)[2] // 2 if encoded else 1
     if names.stacked and not encoded:
