@@ -19,7 +19,7 @@ def start(found, count=1):
 METHODS = ["cached", "semi-parallel", "naive"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["cached", "semi-parallel"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name, method):
     found = VARIANTS[name]
@@ -36,9 +36,9 @@ def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name, method):
     assert torch.equal(x, draw(model, 3, temperature=0.7, noise=noise, method=method, **known))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ENUMERABLE)
 def test_every_method_draws_the_same_picture(name):
-    found = VARIANTS[name]
+    found = ENUMERABLE[name]
     model = tiny_model(found)
     known = start(found, 2)
     slow = draw(model, 2, seed=9, method="naive", **known)
@@ -62,19 +62,19 @@ def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, m
     assert torch.equal(draw(model, 7, seed=2, **known), whole)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "name", ["1d", "2d-channels", "2d-rows", "2d-columns", "2d-lstm", "3d-deep"]
-)
+@pytest.mark.parametrize("method", ["cached", "semi-parallel"])
+@pytest.mark.parametrize("name", ["1d", "2d-labels", "2d-rows", "2d-columns", "2d-lstm", "3d-deep"])
 def test_going_on_from_any_prefix_gives_the_picture_it_was_cut_from(name, method):
     found = VARIANTS[name]
     model = tiny_model(found)
-    x = draw(model, 2, seed=1)
+    _, label, _ = random_input(found, 2)
+    x = draw(model, 2, seed=1, label=label)
     sequence = order(found)
     for kept in range(len(sequence) + 1):
         prefix = x.clone().view(2, -1)
         prefix[:, sequence[kept:]] = -1
-        assert torch.equal(draw(model, 2, seed=1, given=prefix.view_as(x), method=method), x)
+        prefix = prefix.view_as(x)
+        assert torch.equal(draw(model, 2, seed=1, given=prefix, label=label, method=method), x)
 
 
 @pytest.mark.parametrize("method", METHODS)
