@@ -16,6 +16,7 @@ from axial.config import DataShape
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
+from axial.sources.record import ReadOptions
 
 
 def import_(
@@ -43,17 +44,45 @@ def import_(
     print(f"{out}: {weights} weights of {folder}, fingerprint {fingerprint(model)}")
 
 
+def data(
+    source: tyro.conf.Positional[str],
+    out: Path,
+    options: tyro.conf.OmitArgPrefixes[ReadOptions] = ReadOptions(),  # noqa: B008
+    workers: int | None = None,
+    preview: Path | None = None,
+) -> None:
+    """Pack any source of pictures, video or integers into one array, with a report.
+
+    Args:
+        source: A file, a folder, `digits`, or the name of a Hugging Face data set.
+        out: The .npy file to write; its description goes beside it.
+        options: How to read the source.
+        workers: Processes that decode; one for each core unless told.
+        preview: Draw the first examples as one PNG sheet.
+    """
+    from axial.pack import pack
+    from axial.pictures import write_preview
+
+    report = pack(source, out, options, workers=workers, progress=True)
+    print(report, file=sys.stderr)
+    if preview:
+        write_preview(preview, report.packed)
+    print(f"{out}: {report.packed.description.title}, {len(report.packed):,} examples")
+
+
 def info(
     what: tyro.conf.Positional[str],
+    duplicates: Path | None = None,
     axes: tuple[int, ...] | None = None,
     channels: int | None = None,
     values: int | None = None,
     classes: int | None = None,
 ) -> None:
-    """Tell what a preset or a checkpoint is: its data, sizes, cost and levels.
+    """Tell what a preset, a checkpoint or a packed array is: its data, sizes, cost and levels.
 
     Args:
-        what: The name of a preset, or the folder of a checkpoint.
+        what: The name of a preset, the folder of a checkpoint, or a packed .npy file.
+        duplicates: Another packed array; count examples that repeat within and across the two.
         axes: Fit the preset to data with these axes, slowest first.
         channels: Fit the preset to data with this many channels.
         values: Fit the preset to data with this many values.
@@ -68,7 +97,12 @@ def info(
         print(describe(config))
     elif Path(what).exists():
         if asked:
-            raise ConfigError(f"{what}: is a checkpoint; --{next(iter(asked))} fits presets only")
+            raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
+        if Path(what).suffix == ".npy":
+            from axial.survey import survey_file
+
+            print(survey_file(Path(what), duplicates))
+            return
         from axial.checkpoint import fingerprint, load
 
         model = load(what)
@@ -78,7 +112,7 @@ def info(
         raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"import": import_, "info": info}
+COMMANDS: dict[str, Callable[..., None]] = {"data": data, "import": import_, "info": info}
 
 
 def main(args: Sequence[str] | None = None) -> None:
