@@ -1,8 +1,8 @@
 """The packed array: one .npy file of unsigned integers (n, *axes, c), and its description.
 
-`FILE.npy` is an ordinary numpy file. `FILE.npy.json` beside it says what it holds and carries
-its hash; `FILE.npy.labels.npy` holds the labels where there are any. A file without a
-description that fits it is never taken for data. Layout: docs/data.md.
+`FILE.npy` is an ordinary numpy file. `FILE.json` beside it says what it holds and carries its
+hash; `FILE.labels.npy` holds the labels where there are any. A file without a description that
+fits it is never taken for data. Layout: docs/data.md.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ from axial.errors import DataError
 FORMAT = 1
 """The newest layout of the description this version reads, and the one it writes."""
 MOST_VALUES = 1 << 16
+"""More than that many values no model tells apart."""
 
 Array = NDArray[Any]
 
@@ -111,17 +112,19 @@ class Description:
             return cls(**found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
-            raise DataError(f"{path}: is no description of a packed array ({reason})") from error
+            raise DataError(
+                f"{path}: is no description of a packed array ({reason}); `axial data` writes one"
+            ) from error
 
 
 def description_path(path: Path | str) -> Path:
     """Where the description of a packed array lies."""
-    return Path(f"{path}.json")
+    return Path(path).with_suffix(".json")
 
 
 def labels_path(path: Path | str) -> Path:
     """Where the labels of a packed array lie."""
-    return Path(f"{path}.labels.npy")
+    return Path(path).with_suffix(".labels.npy")
 
 
 class Packed:
@@ -262,6 +265,7 @@ class PackedWriter:
         self._dtype = np.dtype(np.uint8)
 
     def __enter__(self) -> "PackedWriter":
+        self._check_place()
         with _one_line(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._begin(self.path)
@@ -320,6 +324,17 @@ class PackedWriter:
             self._end(file)
             self._put_in_place(labels_too=labels is not None)
         return description
+
+    def _check_place(self) -> None:
+        """Never replace a file beside the array that is not our own."""
+        beside = description_path(self.path)
+        if beside.exists():
+            Description.from_json(beside)
+        elif labels_path(self.path).exists():
+            raise DataError(
+                f"{labels_path(self.path)}: stands in the way, and no description says what it is; "
+                f"remove it or use another --out"
+            )
 
     def _write_header(self) -> None:
         """The numpy header; numpy leaves room in it for the count to grow."""

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from axial.data import Packed, PackedWriter, dtype_for, is_packed, open_packed
+from axial.data import Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
 from axial.errors import DataError
 from axial.sources.arrays import values_for
 from axial.sources.recognise import open_source
-from axial.sources.record import CHUNK, Array, ReadOptions, Record, Source
+from axial.sources.record import CHUNK, ReadOptions, Record, Source
 
 _RECORDS = 64
 _Piece = list[Record | DataError]
@@ -125,6 +125,7 @@ class _Collector:
     def add(self, piece: _Piece) -> None:
         """Write a decoded piece; what does not fit is an error, or skipped and counted."""
         rows: list[Array] = []
+        labels: list[Array] = []
         for record in piece:
             try:
                 if isinstance(record, DataError):
@@ -137,11 +138,14 @@ class _Collector:
                 self.bad += [str(error)] if len(self.bad) < 10 else []
             else:
                 rows.append(record.data)
-                self._note_labels(record)
+                if record.label is not None:
+                    labels.append(np.broadcast_to(record.label, (len(record.data),)))
         if rows:
             x = rows[0] if len(rows) == 1 else np.concatenate(rows)
             self.largest = max(self.largest, int(x.max()))
             self.writer.append(x)
+        if labels:
+            self.labels.append(np.concatenate(labels).astype(np.int64))
 
     def finish(self, made_by: str) -> None:
         """Write the description and put everything in place."""
@@ -183,11 +187,6 @@ class _Collector:
             raise DataError(
                 f"{record.where}: holds values beyond 255; tell how many there are by --values"
             )
-
-    def _note_labels(self, record: Record) -> None:
-        if record.label is not None:
-            label = np.asarray(record.label, np.int64)
-            self.labels.append(np.broadcast_to(label, (len(record.data),)))
 
     def _all_labels(self) -> Array | None:
         if not self.labels:

@@ -2,16 +2,13 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from axial.data import Packed
+from axial.data import Array, Packed
 from axial.errors import DataError
 
-Array = NDArray[Any]
 _GAP = 2
 _BACKGROUND = 255
 _SMALLEST = 64

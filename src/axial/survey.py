@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from axial.data import Packed, open_packed
+from axial.data import Array, Packed, open_packed
 from axial.errors import DataError
 
-Array = NDArray[Any]
 _SAMPLE = 256
 _BARS = 16
 
@@ -30,7 +29,10 @@ def survey(packed: Packed, other: Packed | None = None) -> str:
     shape = " x ".join(map(str, about.axes))
     rows = [
         ("data", about.title),
-        ("examples", f"{about.count:,} of {shape}, {about.channels} channels"),
+        (
+            "examples",
+            f"{about.count:,} of {shape}, {about.channels} channel{'s' * (about.channels > 1)}",
+        ),
         ("values", f"{about.values}, stored as {about.dtype}"),
         ("labels", _labels(packed)),
         ("sha256", f"{about.sha256} (checked)"),
@@ -146,7 +148,8 @@ def _labels(packed: Packed) -> str:
 
 def _bars(histogram: NDArray[np.int64]) -> list[str]:
     """The histogram in a few lines of text."""
-    edges = np.unique(np.linspace(0, len(histogram), min(_BARS, len(histogram)) + 1).astype(int))
+    bars = len(histogram) if len(histogram) <= 2 * _BARS else _BARS
+    edges = np.unique(np.linspace(0, len(histogram), bars + 1).astype(int))
     sums = np.add.reduceat(histogram, edges[:-1])
     lines = []
     for low, high, count in zip(edges[:-1], edges[1:] - 1, sums, strict=True):

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy
 
+from axial.data import MOST_VALUES, Array, dtype_for
 from axial.errors import DataError
 from axial.sources.archives import DAMAGE, open_maybe_gzip, open_zip
 from axial.sources.record import (
-    Array,
     ReadOptions,
     Record,
     Source,
@@ -22,7 +22,6 @@ from axial.sources.record import (
     rows_per_chunk,
 )
 
-MOST_VALUES = 1 << 16
 _LABEL_KEYS = ("labels", "label", "y", "targets")
 
 
@@ -94,12 +93,14 @@ def open_array(path: Path, options: ReadOptions) -> Source:
     if stream.dtype.kind not in "bu" or stream.dtype.itemsize > 1:
         largest = _largest(chunks, where, stream.dtype)
         values = values or values_for(largest)
-    dtype = np.dtype(np.uint8 if (values or 256) <= 256 else np.uint16)
     labels = None
     if label_key:
         with ExitStack() as stack:
             labels = _stream(path, label_key, f"{path}: {label_key}", stack).all()
-    notes = [f"last axis taken as channels: {channels}"]
+    notes = []
+    if not (options.channels_last or options.channels_none):
+        kind = "channels" if channels else "an axis like the others, there are no channels"
+        notes.append(f"the last axis was taken to be {kind}")
     if len(keys) > 1:
         notes.append(f"array {name!r} of {', '.join(keys)}")
     return Source(
@@ -108,7 +109,7 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         split=options.split,
         values=values,
         count=stream.shape[0],
-        records=_records(chunks, where, labels, dtype, channels=channels),
+        records=_records(chunks, where, labels, dtype_for(values or 256), channels=channels),
         notes=notes,
     )
 
@@ -261,8 +262,11 @@ def _idx_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
 
 def _idx_labels(path: Path) -> Array:
     with open_maybe_gzip(path) as stream:
-        (count,) = _idx_shape(stream, path)
-        labels = np.frombuffer(stream.read(count), np.uint8)
+        count = math.prod(_idx_shape(stream, path))
+        try:
+            labels = np.frombuffer(stream.read(count), np.uint8)
+        except DAMAGE as error:
+            raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
     if len(labels) < count:
         raise DataError(f"{path}: cut short at label {len(labels)} of {count}; fetch it again")
     return labels

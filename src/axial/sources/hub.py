@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from axial.data import MOST_VALUES
 from axial.errors import DataError
-from axial.sources.arrays import MOST_VALUES
 from axial.sources.pictures import decoder
 from axial.sources.record import ReadOptions, Record, Source, choose_split
 

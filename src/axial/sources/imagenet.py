@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
+from axial.data import Array
 from axial.errors import DataError
 from axial.sources.archives import DAMAGE, open_zip
 from axial.sources.arrays import NpyStream
 from axial.sources.pickled import read_batch
 from axial.sources.pictures import decoder, open_folder, tar_records
 from axial.sources.record import (
-    Array,
     ReadOptions,
     Record,
     Source,

@@ -6,8 +6,8 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
+from axial.data import Array
 from axial.errors import DataError
-from axial.sources.record import Array
 
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"),

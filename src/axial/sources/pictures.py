@@ -11,9 +11,10 @@ from typing import BinaryIO, Literal
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
+from axial.data import Array
 from axial.errors import DataError
 from axial.sources.archives import Entry, tar_entries
-from axial.sources.record import Array, ReadOptions, Record, Source, choose_split, natural
+from axial.sources.record import ReadOptions, Record, Source, choose_split
 
 SPLITS = ("train", "test", "valid", "val", "validation")
 _ORIENTATION = 0x0112
@@ -97,7 +98,7 @@ def _picture_files(folder: Path) -> tuple[list[str], int]:
                 found.append(name if below == "." else f"{below}/{name}")
             else:
                 ignored += not name.startswith(".")
-    return sorted(found, key=lambda name: [natural(part) for part in name.split("/")]), ignored
+    return sorted(found), ignored
 
 
 def _label_names(files: list[str]) -> list[str]:
@@ -204,10 +205,21 @@ def _exact(image: Image.Image, where: str) -> Image.Image:
             f"{where}: has more than 8 bits a channel; --convert rgb or grey keeps the upper 8"
         )
     if image.has_transparency_data:
-        raise DataError(f"{where}: has an alpha channel; --convert rgb or grey puts it on white")
+        image = _opaque(image, where)
     if image.mode not in _GREY + _COLOUR:
         raise DataError(f"{where}: is {image.mode}, not RGB or grey; use --convert rgb or grey")
     return _turned(image.convert("L" if image.mode in _GREY else "RGB"))
+
+
+def _opaque(image: Image.Image, where: str) -> Image.Image:
+    """The picture without an alpha channel that hides nothing; one that does is refused."""
+    alpha = image.convert("RGBA").getchannel("A")
+    if alpha.getextrema()[0] != 255:
+        raise DataError(
+            f"{where}: has an alpha channel and is transparent in places; --convert rgb or grey "
+            f"puts it on white"
+        )
+    return image.convert("L" if image.mode in ("LA", "L") else "RGB")
 
 
 def _has_16_bits(image: Image.Image) -> bool:

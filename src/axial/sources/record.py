@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from axial.data import Array
 from axial.errors import DataError
 
-Array = NDArray[Any]
 CHUNK = 4 << 20
 """Bytes that are read, sent to a worker or written at once."""
 
