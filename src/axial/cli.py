@@ -60,7 +60,7 @@ def data(
         workers: Processes that decode; one for each core unless told.
         preview: Draw the first examples as one PNG sheet.
     """
-    from axial.pack import pack
+    from axial.packing import pack
     from axial.pictures import write_preview
 
     report = pack(source, out, options, workers=workers, progress=True)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tempfile
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -138,6 +139,9 @@ class Packed:
 
     def __init__(self, path: Path | str, *, stack_frames: bool = False) -> None:
         self.path = Path(path)
+        for needed in (self.path, description_path(self.path)):
+            if not needed.is_file():
+                raise DataError(f"{needed}: no such file; `axial data` makes a packed array")
         self.description = Description.from_json(description_path(self.path))
         self.array, self._offset = _open_array(self.path)
         self._check()
@@ -146,9 +150,8 @@ class Packed:
         self.shape = self.description.shape
         if stack_frames:
             self.shape = _stacked(self.path, self.shape)
-        self._file = self.path.open("rb", buffering=0)
-        with suppress(OSError, AttributeError):
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        self._file = os.open(self.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -193,7 +196,7 @@ class Packed:
         start = self._offset + index * len(view)
         done = 0
         while done < len(view):
-            count = os.preadv(self._file.fileno(), [view[done:]], start + done)
+            count = os.preadv(self._file, [view[done:]], start + done)
             if not count:
                 raise DataError(
                     f"{self.path}: ends at byte {start + done}, inside example {index}, though it "
