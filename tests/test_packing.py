@@ -12,7 +12,7 @@ import pytest
 from axial.data import open_packed
 from axial.errors import DataError
 from axial.packing import command, open_data, pack
-from axial.sources.record import ReadOptions
+from axial.sources.options import ReadOptions
 
 
 def folder_of_pictures(tmp_path, count=200):

@@ -31,7 +31,7 @@ def test_tiny_pictures_are_enlarged_without_smoothing_and_few_values_fill_the_ra
     for i in (0, 1):
         for j in (0, 1):
             block = found[32 * i : 32 * i + 32, 32 * j : 32 * j + 32]
-            assert (block == round(x[0, i, j, 0] * 255 / 16)).all()
+            assert (block == round(int(x[0, i, j, 0]) * 255 / 16)).all()
 
 
 def test_clips_and_volumes_have_a_row_each():

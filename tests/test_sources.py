@@ -17,7 +17,7 @@ from axial.data import open_packed
 from axial.errors import DataError
 from axial.packing import pack
 from axial.sources.arrays import NpyStream
-from axial.sources.record import ReadOptions
+from axial.sources.options import ReadOptions
 
 LABELS = np.arange(12) % 10
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from axial.model import AxialTransformer
     from axial.packing import pack
     from axial.sample import draw
-    from axial.sources.record import ReadOptions
+    from axial.sources.options import ReadOptions
     from axial.tensorflow import from_tensorflow, load_tensorflow
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ _HOMES = {
     "model": ["AxialTransformer"],
     "packing": ["pack"],
     "sample": ["draw"],
-    "sources.record": ["ReadOptions"],
+    "sources.options": ["ReadOptions"],
     "tensorflow": ["from_tensorflow", "load_tensorflow"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -16,7 +16,7 @@ from axial.config import DataShape
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
-from axial.sources.record import ReadOptions
+from axial.sources.options import ReadOptions
 
 
 def import_(

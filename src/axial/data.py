@@ -163,16 +163,19 @@ class Packed:
 
     def rows(self, indices: Sequence[int] | NDArray[np.int64], out: Array | None = None) -> Array:
         """Examples by index, one copy from the file into `out` (k, *axes, c), or a new array."""
+        wanted = np.asarray(indices, np.int64)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
+            raise IndexError(f"examples {wanted.min()} to {wanted.max()} of {len(self)}")
         if out is None:
-            out = np.empty((len(indices), *self.row_shape), self.array.dtype)
-        if self.stack_frames:
-            row = np.empty(self.array.shape[1:], self.array.dtype)
-            for i, index in enumerate(indices):
-                self._read(int(index), row)
-                out[i] = np.moveaxis(row, 0, -2).reshape(self.row_shape)
-        else:
-            for i, index in enumerate(indices):
-                self._read(int(index), out[i])
+            out = np.empty((len(wanted), *self.row_shape), self.array.dtype)
+        if not len(wanted):
+            return out
+        if not self.stack_frames:
+            self._read(wanted, out)
+            return out
+        clips = np.empty((len(wanted), *self.array.shape[1:]), self.array.dtype)
+        self._read(wanted, clips)
+        out[:] = np.moveaxis(clips, 1, -2).reshape(out.shape)
         return out
 
     def check_hash(self, found: str) -> None:
@@ -189,20 +192,23 @@ class Packed:
         size = int(np.prod(self.row_shape)) * self.array.itemsize
         return max(1, (8 << 20) // size)
 
-    def _read(self, index: int, row: Array) -> None:
-        if not 0 <= index < len(self.array):
-            raise IndexError(f"example {index} of {len(self.array)}")
-        view = row.data.cast("B")
-        start = self._offset + index * len(view)
-        done = 0
-        while done < len(view):
-            count = os.preadv(self._file, [view[done:]], start + done)
-            if not count:
-                raise DataError(
-                    f"{self.path}: ends at byte {start + done}, inside example {index}, though it "
-                    f"was whole when opened; pack it again"
-                )
-            done += count
+    def _read(self, indices: NDArray[np.int64], out: Array) -> None:
+        """Fill `out`, neighbours in the file in one go."""
+        size = out[:1].nbytes
+        view = out.data.cast("B")
+        breaks = np.flatnonzero(np.diff(indices) != 1) + 1
+        runs = zip([0, *breaks.tolist()], [*breaks.tolist(), len(indices)], strict=True)
+        for first, last in runs:
+            start, part = int(indices[first]) * size, view[first * size : last * size]
+            done = 0
+            while done < len(part):
+                count = os.preadv(self._file, [part[done:]], self._offset + start + done)
+                if not count:
+                    raise DataError(
+                        f"{self.path}: ends inside example {(start + done) // size}, though it was "
+                        f"whole when opened; pack it again"
+                    )
+                done += count
 
     def _check(self) -> None:
         wanted = self.description

@@ -24,8 +24,9 @@ import numpy as np
 from axial.data import Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
 from axial.errors import DataError
 from axial.sources.arrays import values_for
+from axial.sources.options import ReadOptions
 from axial.sources.recognise import open_source
-from axial.sources.record import CHUNK, ReadOptions, Record, Source
+from axial.sources.record import CHUNK, Record, Source
 
 _RECORDS = 64
 _Piece = list[Record | DataError]

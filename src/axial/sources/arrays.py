@@ -14,8 +14,8 @@ from numpy.lib import format as npy
 from axial.data import MOST_VALUES, Array, dtype_for
 from axial.errors import DataError
 from axial.sources.archives import DAMAGE, open_maybe_gzip, open_zip
+from axial.sources.options import ReadOptions
 from axial.sources.record import (
-    ReadOptions,
     Record,
     Source,
     choose_split,

@@ -15,7 +15,8 @@ import numpy as np
 from axial.crc32c import masked_crc32c
 from axial.data import Array
 from axial.errors import DataError
-from axial.sources.record import ReadOptions, Record, Source, choose_split
+from axial.sources.options import ReadOptions
+from axial.sources.record import Record, Source, choose_split
 
 SUFFIXES = (".tfrecord", ".tfrecords")
 _SIDE = 64

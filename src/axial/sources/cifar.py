@@ -9,9 +9,9 @@ import numpy as np
 
 from axial.errors import DataError
 from axial.sources.archives import Entry, tar_entries
+from axial.sources.options import ReadOptions
 from axial.sources.pickled import read_batch
 from axial.sources.record import (
-    ReadOptions,
     Record,
     Source,
     choose_split,

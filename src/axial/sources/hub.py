@@ -8,8 +8,9 @@ import numpy as np
 
 from axial.data import MOST_VALUES
 from axial.errors import DataError
+from axial.sources.options import ReadOptions
 from axial.sources.pictures import decoder
-from axial.sources.record import ReadOptions, Record, Source, choose_split
+from axial.sources.record import Record, Source, choose_split
 
 
 def is_local(path: Path) -> bool:

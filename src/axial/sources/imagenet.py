@@ -15,10 +15,10 @@ from axial.data import Array
 from axial.errors import DataError
 from axial.sources.archives import DAMAGE, open_zip
 from axial.sources.arrays import NpyStream
+from axial.sources.options import ReadOptions
 from axial.sources.pickled import read_batch
 from axial.sources.pictures import decoder, open_folder, tar_records
 from axial.sources.record import (
-    ReadOptions,
     Record,
     Source,
     choose_split,

@@ -14,7 +14,8 @@ from PIL import Image, ImageFile, ImageOps
 from axial.data import Array
 from axial.errors import DataError
 from axial.sources.archives import Entry, tar_entries
-from axial.sources.record import ReadOptions, Record, Source, choose_split
+from axial.sources.options import ReadOptions
+from axial.sources.record import Record, Source, choose_split
 
 SPLITS = ("train", "test", "valid", "val", "validation")
 _ORIENTATION = 0x0112

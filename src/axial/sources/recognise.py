@@ -10,7 +10,8 @@ from axial.crc32c import masked_crc32c
 from axial.errors import DataError
 from axial.sources import arrays, bair, cifar, hub, imagenet, pictures, video
 from axial.sources.archives import DAMAGE, Entry, open_maybe_gzip, tar_entries
-from axial.sources.record import ReadOptions, Source
+from axial.sources.options import ReadOptions
+from axial.sources.record import Source
 
 _HUB_NAME = re.compile(r"(hf:)?[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?")
 _Opener = Callable[[Path, ReadOptions], Source]

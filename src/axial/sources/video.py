@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from axial.errors import DataError
+from axial.sources.options import ReadOptions
 from axial.sources.pictures import shrink
-from axial.sources.record import ReadOptions, Record, Source, natural
+from axial.sources.record import Record, Source, natural
 
 if TYPE_CHECKING:
     from av.container import InputContainer
