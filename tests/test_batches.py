@@ -24,9 +24,9 @@ def test_every_example_is_seen_once_an_epoch_whatever_the_batch(packed):
         batches = TrainingBatches(packed, batch, seed=3)
         steps = -(-3 * 23 // batch)
         seen = np.concatenate([batches.at(step).index for step in range(steps)])[: 3 * 23]
-        for epoch in seen.reshape(3, 23):
-            assert sorted(epoch) == list(range(23))
-        assert np.array_equal(seen[:23], order(3, 0, 23))
+        for epoch, indices in enumerate(seen.reshape(3, 23)):
+            assert sorted(indices) == list(range(23))
+            assert np.array_equal(indices, order(3, epoch, 23))
 
 
 def test_examples_and_labels_are_those_of_the_index(packed):

@@ -22,7 +22,7 @@ def folder_of_pictures(tmp_path, count=200):
 
 
 def test_two_runs_are_byte_identical_whatever_the_number_of_workers(tmp_path):
-    folder = folder_of_pictures(tmp_path)
+    folder = folder_of_pictures(tmp_path, 600)
     outs = [tmp_path / f"{name}.npy" for name in ("one", "again", "two", "three")]
     for out, workers in zip(outs, (1, 1, 2, 3), strict=True):
         pack(folder, out, workers=workers)
@@ -34,7 +34,7 @@ def test_two_runs_are_byte_identical_whatever_the_number_of_workers(tmp_path):
             json.loads(path.with_suffix(".json").read_text()) for path in (outs[0], out)
         )
         assert {name for name in first if first[name] != other[name]} == {"command"}
-    wanted = formats.pictures(200, 8)
+    wanted = formats.pictures(600, 8)
     assert np.array_equal(open_packed(outs[0]).array, np.concatenate([wanted[::2], wanted[1::2]]))
 
 
