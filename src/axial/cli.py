@@ -18,6 +18,8 @@ from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
 from axial.sources.options import ReadOptions
 
+_Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
+
 
 def import_(
     folder: tyro.conf.Positional[Path],
@@ -47,7 +49,7 @@ def import_(
 def data(
     source: tyro.conf.Positional[str],
     out: Path,
-    options: tyro.conf.OmitArgPrefixes[ReadOptions] = ReadOptions(),  # noqa: B008
+    reading: _Reading = ReadOptions(),  # noqa: B008
     workers: int | None = None,
     preview: Path | None = None,
 ) -> None:
@@ -56,14 +58,14 @@ def data(
     Args:
         source: A file, a folder, `digits`, or the name of a Hugging Face data set.
         out: The .npy file to write; its description goes beside it.
-        options: How to read the source.
+        reading: How to read the source.
         workers: Processes that decode; one for each core unless told.
         preview: Draw the first examples as one PNG sheet.
     """
     from axial.packing import pack
     from axial.pictures import write_preview
 
-    report = pack(source, out, options, workers=workers, progress=True)
+    report = pack(source, out, reading, workers=workers, progress=True)
     print(report, file=sys.stderr)
     if preview:
         write_preview(preview, report.packed)
@@ -98,18 +100,23 @@ def info(
     elif Path(what).exists():
         if asked:
             raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
-        if Path(what).suffix == ".npy":
-            from axial.survey import survey_file
-
-            print(survey_file(Path(what), duplicates))
-            return
-        from axial.checkpoint import fingerprint, load
-
-        model = load(what)
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        print(f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}")
+        print(_array(what, duplicates) if what.endswith(".npy") else _checkpoint(what))
     else:
         raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
+
+
+def _array(path: str, other: Path | None) -> str:
+    from axial.survey import survey_file
+
+    return survey_file(Path(path), other)
+
+
+def _checkpoint(folder: str) -> str:
+    from axial.checkpoint import fingerprint, load
+
+    model = load(folder)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}"
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"data": data, "import": import_, "info": info}

@@ -276,6 +276,8 @@ class PackedWriter:
     def __enter__(self) -> "PackedWriter":
         self._check_place()
         with _one_line(self.path):
+            folders = (self.path.parent, *self.path.parent.parents)
+            self._made = [folder for folder in folders if not folder.exists()]
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._begin(self.path)
         return self
@@ -290,6 +292,9 @@ class PackedWriter:
             self._file.close()
         for scratch in self._scratch.values():
             scratch.unlink(missing_ok=True)
+        for folder in self._made if error else ():
+            with suppress(OSError):  # someone else has put something there
+                folder.rmdir()
 
     def append(self, rows: Array) -> None:
         """Add examples (k, *axes, c), all of one shape and type."""

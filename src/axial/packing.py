@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,10 @@ def command(
 ) -> str:
     """The command line that does what `pack` does with these arguments."""
     words = ["axial", "data", str(source), "--out", str(out)]
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value != field.default:
-            words.append(f"--{field.name.replace('_', '-')}")
-            words += [] if value is True else [str(value)]
+    for name in options.given:
+        value = getattr(options, name)
+        words.append(f"--{name.replace('_', '-')}")
+        words += [] if value is True else [str(value)]
     if workers is not None:
         words += ["--workers", str(workers)]
     return shlex.join(words)

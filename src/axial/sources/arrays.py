@@ -111,6 +111,7 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         count=stream.shape[0],
         records=_records(chunks, where, labels, dtype_for(values or 256), channels=channels),
         notes=notes,
+        takes=frozenset({"channels_last", "channels_none", "values", "key"}),
     )
 
 
@@ -246,6 +247,7 @@ def open_idx(path: Path, options: ReadOptions) -> Source:
         classes=0 if labels is None else int(labels.max()) + 1,
         count=shape[0],
         records=_idx_records(file, shape, labels),
+        takes=frozenset({"values"}),
     )
 
 

@@ -59,6 +59,7 @@ def open_bair(path: Path, options: ReadOptions) -> Source:
         records=(record for file in files for record in tfrecords(file)),
         decode=functools.partial(decode, camera=options.camera, frames=options.frames),
         notes=notes,
+        takes=frozenset({"frames", "camera"}),
     )
 
 

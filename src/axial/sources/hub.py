@@ -9,7 +9,7 @@ import numpy as np
 from axial.data import MOST_VALUES
 from axial.errors import DataError
 from axial.sources.options import ReadOptions
-from axial.sources.pictures import decoder
+from axial.sources.pictures import OPTIONS, decoder
 from axial.sources.record import Record, Source, choose_split
 
 
@@ -39,6 +39,7 @@ def open_hub(what: str, options: ReadOptions) -> Source:
         count=len(found),
         records=_pictures(what, found, column) if pictures else _arrays(what, found, column),
         decode=decoder(options) if pictures else None,
+        takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
     )
 
 

@@ -17,7 +17,7 @@ from axial.sources.archives import DAMAGE, open_zip
 from axial.sources.arrays import NpyStream
 from axial.sources.options import ReadOptions
 from axial.sources.pickled import read_batch
-from axial.sources.pictures import decoder, open_folder, tar_records
+from axial.sources.pictures import OPTIONS, decoder, open_folder, tar_records
 from axial.sources.record import (
     Record,
     Source,
@@ -71,6 +71,7 @@ def open_old(path: Path, options: ReadOptions) -> Source:
         official=_OFFICIAL[OLD, split],
         records=records,
         decode=decoder(options),
+        takes=OPTIONS,
     )
 
 
@@ -97,9 +98,8 @@ def open_new(path: Path, options: ReadOptions) -> Source:
         raise DataError(f"{path}: holds no batches named as the official ones are")
     split = choose_split(options.split, found, path, [{"val", "test"}])
     mine = sorted((b for b in batches if _split_of(b.name) == split), key=lambda b: natural(b.name))
-    size = options.size or _size_in_name(path)
     source = Source(
-        name=f"ImageNet{size or ''}",
+        name="ImageNet",  # its size is known with the first picture
         reader="ImageNet, new version, "
         + ("npz batches" if mine[0].name.endswith(".npz") else "pickled batches"),
         version=NEW,
@@ -140,11 +140,6 @@ def _opener(path: Path, name: str) -> Callable[[ExitStack], BinaryIO]:
 
 def _split_of(name: str) -> str:
     return "val" if "val" in name.lower() else "train"
-
-
-def _size_in_name(path: Path) -> int | None:
-    match = re.search(r"imagenet(\d+)", path.name, re.I)
-    return int(match.group(1)) if match else None
 
 
 def _records(batches: list[_Batch], source: Source) -> Iterator[Record | DataError]:

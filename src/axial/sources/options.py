@@ -1,6 +1,6 @@
 """How to read a source: what a user may say on the command line; imports no numpy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from axial.errors import DataError
@@ -32,6 +32,11 @@ class ReadOptions:
     """Turn every picture into this, on white, with 8 bits; unless told, odd ones are refused."""
     skip_bad: bool = False
     """Go on after what cannot be read, and count it."""
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the options that differ from their defaults."""
+        return [f.name for f in fields(self) if getattr(self, f.name) != f.default]
 
     def __post_init__(self) -> None:
         for name in ("size", "frames", "values"):

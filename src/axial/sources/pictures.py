@@ -17,6 +17,7 @@ from axial.sources.archives import Entry, tar_entries
 from axial.sources.options import ReadOptions
 from axial.sources.record import Record, Source, choose_split
 
+OPTIONS = frozenset({"size", "patches", "convert"})
 SPLITS = ("train", "test", "valid", "val", "validation")
 _ORIENTATION = 0x0112
 _GREY, _COLOUR = ("1", "L"), ("RGB", "P")
@@ -42,6 +43,7 @@ def open_folder(path: Path, options: ReadOptions) -> Source:
         count=None if options.patches else len(files),
         records=_file_records(folder, files, names),
         decode=decoder(options),
+        takes=OPTIONS,
         notes=notes,
     )
 
@@ -55,6 +57,7 @@ def open_picture(path: Path, options: ReadOptions) -> Source:
         values=256,
         records=iter([Record(str(path), path)]),
         decode=decoder(options),
+        takes=OPTIONS,
     )
 
 
@@ -67,6 +70,7 @@ def open_tar(path: Path, options: ReadOptions) -> Source:
         values=256,
         records=tar_records(path),
         decode=decoder(options),
+        takes=OPTIONS,
     )
 
 

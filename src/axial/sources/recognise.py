@@ -20,6 +20,17 @@ _Opener = Callable[[Path, ReadOptions], Source]
 def open_source(what: str | Path, options: ReadOptions | None = None) -> Source:
     """Find out what a path, or a name, is, and open it."""
     options = options or ReadOptions()
+    source = _open(what, options)
+    for name in options.given:
+        if name not in source.takes | {"split", "skip_bad"}:
+            raise DataError(
+                f"{what}: --{name.replace('_', '-')} means nothing to the reader of this "
+                f"({source.reader}); leave it out"
+            )
+    return source
+
+
+def _open(what: str | Path, options: ReadOptions) -> Source:
     path = Path(what)
     if path.exists():
         try:

@@ -51,6 +51,8 @@ class Source:
     official: int | None = None
     """Examples the official split has."""
     notes: list[str] = field(default_factory=list)
+    takes: frozenset[str] = frozenset()
+    """Options that mean something here, besides split and skip_bad."""
 
 
 def natural(name: str) -> tuple[Any, ...]:

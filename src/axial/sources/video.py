@@ -34,6 +34,7 @@ SUFFIXES = frozenset(
         ".ogv",
         ".y4m",
         ".gif",
+        ".mjpeg",
     }
 )
 
@@ -58,6 +59,7 @@ def open_video(path: Path, options: ReadOptions) -> Source:
         values=256,
         records=_records(files, options),
         notes=[f"clips of {options.frames} consecutive frames; the last few of a video dropped"],
+        takes=frozenset({"frames", "size", "convert"}),
     )
 
 
