@@ -156,7 +156,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float) ->
     """`scaled_dot_product_attention` in calls small enough for every backend."""
     for dim in (0, 1):
         if q.shape[dim] > MOST_LINES:
-            parts = zip(*(t.split(MOST_LINES, dim) for t in (q, k, v)), strict=True)
+            parts = zip(*(torch.split(t, MOST_LINES, dim) for t in (q, k, v)), strict=True)
             return torch.cat(
                 [_attend(*part, causal=causal, dropout=dropout) for part in parts], dim
             )

@@ -64,8 +64,7 @@ def _apply(matrix: _Words, registers: _Words) -> _Words:
 @functools.lru_cache(maxsize=64)
 def _shift_by(length: int) -> _Words:
     """The matrix that reads `length` zero bytes."""
-    power = _ONE_BYTE
-    matrix = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    power, matrix = _ONE_BYTE, _IDENTITY
     while length:
         if length & 1:
             matrix = _apply(power, matrix)
@@ -77,9 +76,10 @@ def _shift_by(length: int) -> _Words:
 def _read_bits(registers: _Words, bits: int) -> _Words:
     for _ in range(bits):
         odd = np.where(registers & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
-        registers = (registers >> 1) ^ odd
+        registers = (registers >> np.uint32(1)) ^ odd
     return registers
 
 
-_ONE_BYTE = _read_bits(np.uint32(1) << np.arange(32, dtype=np.uint32), 8)
+_IDENTITY: _Words = np.left_shift(1, np.arange(32)).astype(np.uint32)
+_ONE_BYTE = _read_bits(_IDENTITY, 8)
 _PAIR_TABLE = _read_bits(np.arange(1 << 16, dtype=np.uint32), 16)

@@ -73,11 +73,12 @@ class LSTM(nn.Module):
     def reset_parameters(self) -> None:
         """Draw dense layers like all others, and forget gates that start open."""
         width = self.lstm.hidden_size
-        init_dense(self.lstm.weight_ih_l0, fan_in=width)
-        init_dense(self.lstm.weight_hh_l0, fan_in=width)
-        nn.init.zeros_(self.lstm.bias_ih_l0)
-        nn.init.zeros_(self.lstm.bias_hh_l0)
-        nn.init.ones_(self.lstm.bias_ih_l0[width : 2 * width])
+        for name, parameter in self.lstm.named_parameters():
+            if name.startswith("weight"):
+                init_dense(parameter, fan_in=width)
+            else:
+                nn.init.zeros_(parameter)
+        nn.init.ones_(self.lstm.get_parameter("bias_ih_l0")[width : 2 * width])
 
     def forward(
         self, x: Float[Tensor, "b *axes d"], *, recompute: bool = False
@@ -133,9 +134,10 @@ class PlaneConvolution(nn.Module):
         axes = x.shape[1:-1]
         padded = F.pad(x, (0, 0) + (1, 1) * len(axes))
         out = self.bias.expand(*x.shape[:-1], -1)
-        for tap in itertools.product(range(3), repeat=len(axes)):
+        weights = self.weight.flatten(2)
+        for number, tap in enumerate(itertools.product(range(3), repeat=len(axes))):
             window = tuple(slice(at, at + length) for at, length in zip(tap, axes, strict=True))
-            out = out + F.linear(padded[:, *window], self.weight[:, :, *tap])
+            out = out + F.linear(padded[(slice(None), *window)], weights[:, :, number])
         return out
 
 

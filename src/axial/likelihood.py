@@ -79,7 +79,8 @@ def _score(
     predicted = ~given(config, device)
     first = config.given_channels if config.channel_mode == "encode" else 0
     each = config.planes - first
-    for planes in torch.arange(len(x) * each, device=x.device).split(planes_at_once(config)):
+    every = torch.arange(len(x) * each, device=x.device)
+    for planes in torch.split(every, planes_at_once(config)):
         rows, channel = planes // each, first + planes % each
         part = x[rows].to(device)
         conditions = [None if t is None else t[rows].to(device) for t in (label, context)]
