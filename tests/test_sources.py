@@ -617,6 +617,7 @@ def test_the_digits_are_split_by_every_sixth(tmp_path):
 def test_what_is_nothing_is_refused(tmp_path):
     assert "no such file or folder" in refused(tmp_path / "nowhere", tmp_path)
     assert "no such file or folder" in refused("nowhere.tar", tmp_path)
+    assert "cannot be read (File name too long)" in refused("x" * 5000, tmp_path)
     (tmp_path / "noise").write_bytes(bytes(range(1, 256)))
     assert "noise: is nothing axial reads" in refused(tmp_path / "noise", tmp_path)
     formats.zipped(tmp_path / "a.zip", {"a.txt": b"hello"})

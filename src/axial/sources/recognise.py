@@ -32,11 +32,11 @@ def open_source(what: str | Path, options: ReadOptions | None = None) -> Source:
 
 def _open(what: str | Path, options: ReadOptions) -> Source:
     path = Path(what)
-    if path.exists():
-        try:
+    try:
+        if path.exists():
             return (_folder(path, options) if path.is_dir() else _file(path))(path, options)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if str(what) == "digits":
         return arrays.open_digits(options)
     if isinstance(what, str) and _HUB_NAME.fullmatch(what) and not _looks_like_a_file(what):
