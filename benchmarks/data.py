@@ -56,28 +56,30 @@ def packing(folder: Path, count: int) -> None:
     for workers in sorted({1, len(os.sched_getaffinity(0))}):
         arguments = [str(path), "--out", str(folder / "b.npy"), "--workers", str(workers)]
         start = time.perf_counter()
-        peak = watched([sys.executable, "-m", "axial", "data", *arguments])
+        peak, seconds = watched([sys.executable, "-m", "axial", "data", *arguments])
         rate = count / (time.perf_counter() - start)
         print(
-            f"            {workers} worker(s)        {rate:8,.0f} pictures/s by the clock; all "
-            f"processes together held {peak:.0f} MB at most"
+            f"            {workers} worker(s)        {rate:8,.0f} pictures/s by the clock, "
+            f"{count / seconds:,.0f} a core; all processes together held {peak:.0f} MB at most"
         )
 
 
-def watched(arguments: list[str]) -> float:
-    """Run a command in a session of its own; the most memory its processes held, in megabytes."""
+def watched(arguments: list[str]) -> tuple[float, float]:
+    """Run a command in a session of its own: most megabytes, and CPU seconds, of its processes."""
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(arguments, start_new_session=True, stdout=quiet, stderr=quiet)
-    peak = 0.0
+    peak, ticks = 0.0, {}
     while process.poll() is None:
-        total = 0.0
+        pages = 0
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError, IndexError):
-                session, pages = (stat.read_text().rpartition(")")[2].split()[i] for i in (3, 21))
-                total += int(pages) * (int(session) == process.pid)
-        peak = max(peak, total * os.sysconf("SC_PAGE_SIZE") / 1e6)
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == process.pid:
+                    pages += int(fields[21])
+                    ticks[stat] = int(fields[11]) + int(fields[12])
+        peak = max(peak, pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
         time.sleep(0.05)
-    return peak
+    return peak, sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
 
 
 def picture_tar(path: Path, count: int) -> Path:
