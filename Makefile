@@ -8,7 +8,7 @@ setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,demo,video,hf,dev]"
 	touch $@
 
 test: setup

@@ -113,6 +113,29 @@ def test_info_errors_are_one_line(capsys, tmp_path):
     assert "axes is 1000" in fails(capsys, "info", "small", "--axes", str(10**50))
 
 
+def test_data_packs_reports_and_draws(tmp_path, capsys):
+    out, preview = tmp_path / "digits.npy", tmp_path / "digits.png"
+    arguments = ["data", "digits", "--split", "test", "--out", str(out), "--preview", str(preview)]
+    main(arguments)
+    said = capsys.readouterr()
+    assert said.out == f"{out}: digits test, 300 examples\n"
+    assert "read as built in" in said.err and "17 values" in said.err
+    assert np.load(out).shape == (300, 8, 8, 1) and preview.stat().st_size > 1000
+    main(["info", str(out), "--duplicates", str(out)])
+    said = capsys.readouterr().out
+    assert "digits test" in said and "300 examples stand in" in said and "PNG" in said
+
+
+def test_data_errors_are_one_line_and_leave_nothing(tmp_path, capsys):
+    common = ["--out", str(tmp_path / "a.npy")]
+    assert "no such file or folder" in fails(capsys, "data", str(tmp_path / "none"), *common)
+    assert "has no split 'valid'" in fails(capsys, "data", "digits", "--split", "valid", *common)
+    assert "--size is 0" in fails(capsys, "data", "digits", "--size", "0", *common)
+    assert "a.npy" in fails(capsys, "info", str(tmp_path / "a.npy"))
+    assert "--out" in fails(capsys, "data", "digits", status=2)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_and_version_answer(capsys):
     for flag in ("-h", "--help"):
         main([flag])

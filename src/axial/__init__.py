@@ -8,24 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from axial.attention import AxialAttention
+    from axial.batches import EvaluationBatches, TrainingBatches
     from axial.checkpoint import fingerprint, load, save
     from axial.config import DataShape, ModelConfig
-    from axial.errors import AxialError, CheckpointError, ConfigError, InputError
+    from axial.data import open_packed
+    from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
     from axial.likelihood import bits, bits_per_dim, element_bits
     from axial.model import AxialTransformer
+    from axial.packing import pack
     from axial.sample import draw
+    from axial.sources.options import ReadOptions
     from axial.tensorflow import from_tensorflow, load_tensorflow
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "attention": ["AxialAttention"],
+    "batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoint": ["fingerprint", "load", "save"],
     "config": ["DataShape", "ModelConfig"],
-    "errors": ["AxialError", "CheckpointError", "ConfigError", "InputError"],
+    "data": ["open_packed"],
+    "errors": ["AxialError", "CheckpointError", "ConfigError", "DataError", "InputError"],
     "likelihood": ["bits", "bits_per_dim", "element_bits"],
     "model": ["AxialTransformer"],
+    "packing": ["pack"],
     "sample": ["draw"],
+    "sources.options": ["ReadOptions"],
     "tensorflow": ["from_tensorflow", "load_tensorflow"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -36,9 +44,13 @@ __all__ = [
     "AxialTransformer",
     "CheckpointError",
     "ConfigError",
+    "DataError",
     "DataShape",
+    "EvaluationBatches",
     "InputError",
     "ModelConfig",
+    "ReadOptions",
+    "TrainingBatches",
     "bits",
     "bits_per_dim",
     "draw",
@@ -47,6 +59,8 @@ __all__ = [
     "from_tensorflow",
     "load",
     "load_tensorflow",
+    "open_packed",
+    "pack",
     "save",
 ]
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from axial.crc32c import masked_crc32c
 from axial.errors import CheckpointError
+from axial.protobuf import read_fields, read_varint
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
@@ -74,7 +75,7 @@ def read_index(path: Path) -> dict[str, Entry]:
         raise CheckpointError(f"{path}: not a TensorFlow checkpoint index, or cut short")
     try:
         rows = dict(_read_table(data))
-        header = dict(_read_fields(rows.pop(b"")))
+        header = dict(read_fields(rows.pop(b"")))
         if header.get(2, 0) != 0:
             raise ValueError("its data is big-endian, which is not supported")
         shards = int(header.get(1, 1))
@@ -97,8 +98,8 @@ def _read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _read_handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
     """Offset and size of a block, and where in `data` that ends."""
-    offset, at = _read_varint(data, at)
-    size, at = _read_varint(data, at)
+    offset, at = read_varint(data, at)
+    size, at = read_varint(data, at)
     return (offset, size), at
 
 
@@ -118,9 +119,9 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
     stop = len(block) - 4 - 4 * restarts
     at, key = 0, b""
     while at < stop:
-        shared, at = _read_varint(block, at)
-        fresh, at = _read_varint(block, at)
-        length, at = _read_varint(block, at)
+        shared, at = read_varint(block, at)
+        fresh, at = read_varint(block, at)
+        length, at = read_varint(block, at)
         key = key[:shared] + block[at : at + fresh]
         yield key, block[at + fresh : at + fresh + length]
         at += fresh + length
@@ -128,7 +129,7 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 
 def _uncompress_snappy(data: bytes) -> bytes:
     """Undo Snappy: literals, and copies of what was already written."""
-    length, at = _read_varint(data, 0)
+    length, at = read_varint(data, 0)
     out = bytearray()
     while at < len(data):
         tag, kind = data[at] >> 2, data[at] & 3
@@ -154,48 +155,15 @@ def _uncompress_snappy(data: bytes) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A little-endian base-128 number, and where it ends."""
-    value = shift = 0
-    while True:
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
-
-
-def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Fields of a protocol buffer message."""
-    at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
-        kind = key & 7
-        value: int | bytes
-        if kind == 0:
-            value, at = _read_varint(data, at)
-        elif kind == 2:
-            size, at = _read_varint(data, at)
-            value, at = data[at : at + size], at + size
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-            value, at = int.from_bytes(data[at : at + size], "little"), at + size
-        else:
-            raise ValueError(f"a field of unknown kind {kind}")
-        yield key >> 3, value
-
-
 def _read_entry(row: bytes, shards: int) -> Entry:
     numbers: dict[int, int] = {}
     shape: list[int] = []
-    for field, value in _read_fields(row):
+    for field, value in read_fields(row):
         if isinstance(value, int):
             numbers[field] = value
         elif field == 2:
-            dims = [dim for number, dim in _read_fields(value) if number == 2]
-            shape = [int(dict(_read_fields(bytes(dim))).get(1, 0)) for dim in dims if dim != 0]
+            dims = [dim for number, dim in read_fields(value) if number == 2]
+            shape = [int(dict(read_fields(bytes(dim))).get(1, 0)) for dim in dims if dim != 0]
         elif field == 7:
             numbers[field] = 1
     return Entry(

@@ -6,7 +6,6 @@ damaged weight or an edited configuration is noticed. Nothing is ever unpickled.
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from axial.config import ModelConfig
+from axial.disk import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer
 
@@ -46,8 +46,8 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
             save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
             (scratch / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
             for file in (scratch / _WEIGHTS, scratch / _CONFIG):
-                file.chmod(0o666 & ~_umask())
-                _flush(file)
+                give_usual_mode(file)
+                flush(file)
             _move(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -134,7 +134,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _move(scratch: Path, folder: Path) -> None:
     """Put the finished files in `scratch` in place of those in `folder`."""
-    scratch.chmod(0o777 & ~_umask())
+    give_usual_mode(scratch)
     if not folder.exists():
         scratch.rename(folder)
     else:
@@ -143,10 +143,10 @@ def _move(scratch: Path, folder: Path) -> None:
                 raise IsADirectoryError(f"{name} is a folder there")
         pending = folder / (_CONFIG + _PENDING)
         (scratch / _CONFIG).replace(pending)
-        _flush(folder)
+        flush(folder)
         (scratch / _WEIGHTS).replace(folder / _WEIGHTS)
         pending.replace(folder / _CONFIG)
-    _flush(folder.parent)
+    flush(folder.parent)
 
 
 def _is_file(path: Path) -> bool:
@@ -154,18 +154,3 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name too long, or not one at all
         return False
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -17,8 +17,11 @@ from axial.config import DataShape
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
+from axial.sources.options import ReadOptions
 
+_Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
 _Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
+_File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
 
 def import_(
@@ -48,17 +51,45 @@ def import_(
     print(f"{out}: {weights} weights of {folder}, fingerprint {fingerprint(model)}")
 
 
+def data(
+    source: tyro.conf.Positional[str],
+    out: Path,
+    reading: _Reading = ReadOptions(),  # noqa: B008
+    workers: _Count = None,
+    preview: _File = None,
+) -> None:
+    """Pack any source of pictures, video or integers into one array, with a report.
+
+    Args:
+        source: A file, a folder, `digits`, or the name of a Hugging Face data set.
+        out: The .npy file to write; its description goes beside it.
+        reading: How to read the source.
+        workers: Processes that decode; one for each core unless told.
+        preview: Draw the first examples as one PNG sheet.
+    """
+    from axial.packing import pack
+    from axial.pictures import write_preview
+
+    report = pack(source, out, reading, workers=workers, progress=True)
+    print(report, file=sys.stderr)
+    if preview:
+        write_preview(preview, report.packed)
+    print(f"{out}: {report.packed.description.title}, {len(report.packed):,} examples")
+
+
 def info(
     what: tyro.conf.Positional[str],
+    duplicates: _File = None,
     axes: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="LENGTH ...")] = None,
     channels: _Count = None,
     values: _Count = None,
     classes: _Count = None,
 ) -> None:
-    """Tell what a preset or a checkpoint is: its data, sizes, cost and levels.
+    """Tell what a preset, a checkpoint or a packed array is: its data, sizes, cost and levels.
 
     Args:
-        what: The name of a preset, or the folder of a checkpoint.
+        what: The name of a preset, the folder of a checkpoint, or a packed .npy file.
+        duplicates: Another packed array; count examples that repeat within and across the two.
         axes: Fit the preset to data with these axes, slowest first.
         channels: Fit the preset to data with this many channels.
         values: Fit the preset to data with this many values.
@@ -73,12 +104,8 @@ def info(
         print(describe(config))
     elif _exists(what):
         if asked:
-            raise ConfigError(f"{what}: is a checkpoint; --{next(iter(asked))} fits presets only")
-        from axial.checkpoint import fingerprint, load
-
-        model = load(what)
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        print(f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}")
+            raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
+        print(_array(what, duplicates) if what.endswith(".npy") else _checkpoint(what))
     else:
         raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
 
@@ -90,7 +117,21 @@ def _exists(path: str) -> bool:
         return False
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"import": import_, "info": info}
+def _array(path: str, other: Path | None) -> str:
+    from axial.survey import survey_file
+
+    return survey_file(Path(path), other)
+
+
+def _checkpoint(folder: str) -> str:
+    from axial.checkpoint import fingerprint, load
+
+    model = load(folder)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}"
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"data": data, "import": import_, "info": info}
 
 
 def main(args: Sequence[str] | None = None) -> None:

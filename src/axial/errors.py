@@ -15,3 +15,7 @@ class InputError(AxialError):
 
 class CheckpointError(AxialError):
     """A folder of weights that is missing, damaged, or not what it claims to be."""
+
+
+class DataError(AxialError):
+    """A source, or a packed array, that is missing, damaged, or not what it claims to be."""

@@ -1,0 +1,234 @@
+"""Which examples stand in which batch: a function of seed, step and rank alone.
+
+A place in the data is a step number, so resuming is starting at that step. Nothing here
+depends on how many ranks or threads there are: a rank takes its slice of the global batch.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from axial.data import Packed
+from axial.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Indices = NDArray[np.int64]
+_AHEAD = 4
+_UNSIGNED = {1: "uint8", 2: "uint16"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Examples with their labels; the tensors lie in pinned memory where there is a GPU."""
+
+    x: "Tensor"
+    """Unsigned integers (b, *axes, c)."""
+    label: "Tensor | None"
+    """int64 (b,), where the data has labels."""
+    index: Indices
+    """Which example of the packed array each one is."""
+    epoch: Indices
+    """How often each had been seen before."""
+
+
+_Stream = Generator[Batch, None, None]
+
+
+class TrainingBatches:
+    """Endless shuffled batches: the order comes from (seed, epoch), flips from the index too.
+
+    Batches run over the ends of epochs, so every example is seen once an epoch whatever the
+    batch size. `subset` restricts them to some examples, to hold out a validation part.
+    """
+
+    def __init__(
+        self,
+        packed: Packed,
+        batch: int,
+        *,
+        seed: int,
+        rank: int = 0,
+        ranks: int = 1,
+        flip: bool = False,
+        subset: Indices | None = None,
+    ) -> None:
+        _check_share(batch, rank, ranks)
+        self.packed = packed
+        self.batch = batch
+        self.seed = seed
+        self.flip = flip
+        self._mine = slice(rank * batch // ranks, (rank + 1) * batch // ranks)
+        self._subset = _examples(packed, subset)
+        self._orders: dict[int, Indices] = {}
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """How many global batches make one pass over the data."""
+        return len(self._subset) / self.batch
+
+    def at(self, step: int) -> Batch:
+        """The share this rank has in the global batch of a step, counted from 0."""
+        place = np.arange(step * self.batch, (step + 1) * self.batch)[self._mine]
+        epoch, within = np.divmod(place, len(self._subset))
+        index = np.empty_like(place)
+        for one in np.unique(epoch):
+            index[epoch == one] = self._order(int(one))[within[epoch == one]]
+        batch = _read(self.packed, index, epoch)
+        if self.flip:
+            _mirror(batch.x.numpy(), flips(self.seed, epoch, index))
+        return batch
+
+    def stream(self, first: int = 0) -> _Stream:
+        """Batches from a step on, read ahead by a thread of their own."""
+        return _ahead(self.at, first, None)
+
+    def _order(self, epoch: int) -> Indices:
+        if epoch not in self._orders:
+            self._orders = {e: o for e, o in self._orders.items() if e == epoch - 1}
+            self._orders[epoch] = self._subset[order(self.seed, epoch, len(self._subset))]
+        return self._orders[epoch]
+
+
+class EvaluationBatches:
+    """Each example exactly once, in the order of the file, over any number of ranks.
+
+    Every rank has the same number of batches; near the end one may be short, or empty.
+    """
+
+    def __init__(
+        self,
+        packed: Packed,
+        batch: int,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        subset: Indices | None = None,
+    ) -> None:
+        _check_share(batch, rank, ranks)
+        self.packed = packed
+        self.batch = batch
+        self._mine = slice(rank * batch // ranks, (rank + 1) * batch // ranks)
+        self._subset = _examples(packed, subset)
+
+    def __len__(self) -> int:
+        return -(-len(self._subset) // self.batch)
+
+    def at(self, step: int) -> Batch:
+        """The share this rank has in one global batch."""
+        index = self._subset[step * self.batch : (step + 1) * self.batch][self._mine]
+        return _read(self.packed, index, np.zeros_like(index))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.stream()
+
+    def stream(self, first: int = 0) -> _Stream:
+        """Batches from a step to the end, read ahead by a thread of their own."""
+        return _ahead(self.at, first, len(self))
+
+
+def order(seed: int, epoch: int, count: int) -> Indices:
+    """The permutation of an epoch.
+
+    Sorted raw Philox words, because numpy promises those, and not its shuffles, to stay as
+    they are from version to version.
+    """
+    words = np.random.Philox(key=int(_mix(np.uint64(seed), np.uint64(epoch)))).random_raw(count)
+    return np.argsort(words, kind="stable")
+
+
+def flips(seed: int, epoch: Indices, index: Indices) -> NDArray[np.bool_]:
+    """Which examples are mirrored in an epoch: a fair coin from (seed, epoch, index)."""
+    words = _mix(_mix(np.uint64(seed), epoch.astype(np.uint64)), index.astype(np.uint64))
+    return (words >> np.uint64(63)).astype(bool)
+
+
+def _mix(state: Any, value: Any) -> Any:
+    """SplitMix64's finaliser over state and value: every bit depends on every bit."""
+    with np.errstate(over="ignore"):
+        word = state * np.uint64(0x9E3779B97F4A7C15) + value + np.uint64(0xD1B54A32D192ED03)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return word ^ (word >> np.uint64(31))
+
+
+def _read(packed: Packed, index: Indices, epoch: Indices) -> Batch:
+    """The one copy: from the file into the memory the GPU reads."""
+    import torch
+
+    pin = torch.cuda.is_available()
+    dtype = getattr(torch, _UNSIGNED[packed.array.itemsize])
+    x = torch.empty((len(index), *packed.row_shape), dtype=dtype, pin_memory=pin)
+    packed.rows(index, out=x.numpy())
+    label = None
+    if packed.labels is not None:
+        label = torch.from_numpy(packed.labels[index])
+        label = label.pin_memory() if pin else label
+    return Batch(x=x, label=label, index=index, epoch=epoch)
+
+
+def _mirror(x: NDArray[Any], chosen: NDArray[np.bool_]) -> None:
+    """Turn the chosen examples round along the last axis, in place.
+
+    A gather along whole lines: numpy copies a reversed axis of three channels far slower.
+    """
+    width, channels = x.shape[-2:]
+    lines = x.reshape(len(x), -1, width * channels)
+    backwards = np.arange(width * channels).reshape(width, channels)[::-1].ravel()
+    lines[chosen] = np.take(lines[chosen], backwards, axis=-1)
+
+
+def _ahead(at: Callable[[int], Batch], first: int, end: int | None) -> _Stream:
+    """Call `at` for one step after another in a thread, a few steps ahead of the reader."""
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(_AHEAD)
+    stop = threading.Event()
+
+    def put(item: Batch | BaseException | None) -> None:
+        while not stop.is_set():
+            with suppress(queue.Full):
+                ready.put(item, timeout=0.1)
+                return
+
+    def read() -> None:
+        step = first
+        try:
+            while not stop.is_set() and (end is None or step < end):
+                put(at(step))
+                step += 1
+            put(None)
+        except BaseException as error:  # handed to the reader, who raises it
+            put(error)
+
+    thread = threading.Thread(target=read, name="axial-batches", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _examples(packed: Packed, subset: Sequence[int] | Indices | None) -> Indices:
+    indices = np.arange(len(packed)) if subset is None else np.asarray(subset, np.int64)
+    if not len(indices):
+        raise DataError(f"{packed.path}: no examples to make batches of")
+    return indices
+
+
+def _check_share(batch: int, rank: int, ranks: int) -> None:
+    if batch < 1 or batch % ranks:
+        raise DataError(
+            f"batch {batch} does not split over {ranks} ranks: use a multiple of {ranks}"
+        )
+    if not 0 <= rank < ranks:
+        raise DataError(f"rank {rank} of {ranks}: count ranks from 0")

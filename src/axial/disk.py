@@ -1,0 +1,20 @@
+"""What it takes for a file to be there for good, and for others to be able to read it."""
+
+import os
+from pathlib import Path
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def give_usual_mode(path: Path) -> None:
+    """The permissions a new file or folder would have; temporary ones are their owner's alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)

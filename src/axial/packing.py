@@ -1,0 +1,306 @@
+"""Any source -> one packed array: decoded on all cores, in order, in bounded memory.
+
+The number of workers changes nothing but the time: records are decoded in pieces of a fixed
+size and written in their own order.
+"""
+
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from axial.data import Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
+from axial.errors import DataError
+from axial.sources.arrays import values_for
+from axial.sources.options import ReadOptions
+from axial.sources.recognise import open_source
+from axial.sources.record import CHUNK, Record, Source
+
+_RECORDS = 64
+_Piece = list[Record | DataError]
+_Decode = Callable[[Record], Array]
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What became of a source."""
+
+    packed: Packed
+    reader: str
+    bad: tuple[str, ...]
+    """The first few of what was skipped, in words."""
+
+    def __str__(self) -> str:
+        about = self.packed.description
+        shape = " x ".join(map(str, (*about.axes, about.channels)))
+        lines = {
+            "source": f"{about.title}, read as {self.reader}",
+            "examples": f"{about.count:,} of {shape}, {about.values} values, {about.dtype}",
+            "labels": f"{about.labels.classes} classes" if about.labels else "none",
+            "sha256": about.sha256,
+        }
+        if about.skipped:
+            lines["skipped"] = f"{about.skipped:,}, the first: {self.bad[0]}"
+        rows = [*lines.items(), *(("note", note) for note in about.notes)]
+        return "\n".join(f"{name:<12}{text}" for name, text in rows)
+
+
+def pack(
+    source: str | Path,
+    out: Path | str,
+    options: ReadOptions | None = None,
+    *,
+    workers: int | None = None,
+    progress: bool = False,
+) -> PackReport:
+    """Write a source as one packed array, whole or not at all.
+
+    `workers` defaults to one for each core; `progress` draws a bar on standard error.
+    """
+    options = options or ReadOptions()
+    opened = open_source(source, options)
+    if is_packed(source) and Path(source).resolve() == Path(out).resolve():
+        raise DataError(f"{out}: would replace the very array it is made from; use another --out")
+    with PackedWriter(out) as writer:
+        collector = _Collector(writer, opened, skip_bad=options.skip_bad)
+        pieces = _decoded(opened, _workers(workers))
+        with _progress(opened.count, shown=progress) as advance:
+            for piece in pieces:
+                collector.add(piece)
+                advance(writer.count)
+        collector.finish(command(source, out, options, workers))
+    return PackReport(open_packed(out), opened.reader, tuple(collector.bad))
+
+
+def open_data(
+    what: str | Path, scratch: Path, options: ReadOptions | None = None, **how: Any
+) -> Packed:
+    """A packed array as it is; any other source packed into the folder `scratch` first."""
+    if is_packed(what):
+        return open_packed(what)
+    return pack(what, scratch / "data.npy", options, **how).packed
+
+
+def command(
+    source: str | Path, out: str | Path, options: ReadOptions, workers: int | None = None
+) -> str:
+    """The command line that does what `pack` does with these arguments."""
+    words = ["axial", "data", str(source), "--out", str(out)]
+    for name in options.given:
+        value = getattr(options, name)
+        words.append(f"--{name.replace('_', '-')}")
+        words += [] if value is True else [str(value)]
+    if workers is not None:
+        words += ["--workers", str(workers)]
+    return shlex.join(words)
+
+
+class _Collector:
+    """Takes decoded records in order, checks that they fit together, and writes them."""
+
+    def __init__(self, writer: PackedWriter, source: Source, *, skip_bad: bool) -> None:
+        self.writer = writer
+        self.source = source
+        self.skip_bad = skip_bad
+        self.bad: list[str] = []
+        self.skipped = 0
+        self.largest = 0
+        self.labels: list[Array] = []
+        self.row: tuple[int, ...] | None = None
+        self.first = ""
+        self.dtype = dtype_for(source.values or 256)
+
+    def add(self, piece: _Piece) -> None:
+        """Write a decoded piece; what does not fit is an error, or skipped and counted."""
+        rows: list[Array] = []
+        labels: list[Array] = []
+        for record in piece:
+            try:
+                if isinstance(record, DataError):
+                    raise record
+                self._check(record)
+            except DataError as error:
+                if not self.skip_bad:
+                    raise error from error.__cause__
+                self.skipped += 1
+                self.bad += [str(error)] if len(self.bad) < 10 else []
+            else:
+                rows.append(record.data)
+                if record.label is not None:
+                    labels.append(np.broadcast_to(record.label, (len(record.data),)))
+        if rows:
+            x = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            self.largest = max(self.largest, int(x.max()))
+            self.writer.append(x)
+        if labels:
+            self.labels.append(np.concatenate(labels).astype(np.int64))
+
+    def finish(self, made_by: str) -> None:
+        """Write the description and put everything in place."""
+        source, count = self.source, self.writer.count
+        if not count:
+            why = f"; the first of {self.skipped} bad ones: {self.bad[0]}" if self.bad else ""
+            raise DataError(f"{source.name}: holds no examples{why}")
+        values = source.values or values_for(self.largest)
+        if self.largest >= values:
+            raise DataError(
+                f"{source.name}: holds the value {self.largest}, beyond --values {values}; "
+                f"use at least {self.largest + 1}"
+            )
+        notes = list(source.notes)
+        if source.official and count != source.official:
+            notes.append(f"{count:,} examples, but the official split has {source.official:,}")
+        labels = self._all_labels()
+        classes = source.classes or (0 if labels is None else int(labels.max()) + 1)
+        self.writer.finish(
+            labels,
+            classes,
+            source.names,
+            source=source.name,
+            version=source.version,
+            split=source.split,
+            values=values,
+            skipped=self.skipped,
+            notes=tuple(notes),
+            command=made_by,
+        )
+
+    def _check(self, record: Record) -> None:
+        shape = record.data.shape[1:]
+        if self.row is None:
+            self.row, self.first = shape, record.where
+        elif shape != self.row:
+            raise DataError(_misfit(record.where, shape, self.first, self.row))
+        if record.data.dtype != self.dtype:
+            raise DataError(
+                f"{record.where}: holds values beyond 255; tell how many there are by --values"
+            )
+
+    def _all_labels(self) -> Array | None:
+        if not self.labels:
+            return None
+        labels = np.concatenate(self.labels)
+        if len(labels) != self.writer.count or labels.min() < 0:
+            self.source.notes.append("labels left out: not every example has one")
+            return None
+        return labels
+
+
+def _misfit(where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...]) -> str:
+    if shape[:-1] == row[:-1]:
+        kinds = {1: "grey", 3: "in colour"}
+        mine, theirs = kinds.get(shape[-1], shape[-1]), kinds.get(row[-1], row[-1])
+        return (
+            f"{where}: is {mine}, but {first} is {theirs}; use --convert rgb or grey to make all "
+            f"alike"
+        )
+    mine, theirs = (" x ".join(map(str, s)) for s in (shape, row))
+    return f"{where}: is {mine}, but {first} is {theirs}; use --size or --patches to make all alike"
+
+
+def _decoded(source: Source, workers: int) -> Iterator[_Piece]:
+    """The records of a source in their order, decoded."""
+    if source.decode is None:
+        return ([record] for record in source.records)
+    pieces = _pieces(source.records)
+    head = list(islice(pieces, 2))
+    if workers == 1 or len(head) < 2:
+        return (_decode(source.decode, piece) for piece in chain(head, pieces))
+    return _in_parallel(source.decode, chain(head, pieces), workers)
+
+
+def _pieces(records: Iterable[Record | DataError]) -> Iterator[_Piece]:
+    """Records in lists that are neither long nor large."""
+    piece: _Piece = []
+    size = 0
+    for record in records:
+        piece.append(record)
+        size += _size(record)
+        if len(piece) == _RECORDS or size >= CHUNK:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _size(record: Record | DataError) -> int:
+    data = None if isinstance(record, DataError) else record.data
+    return len(data[0] if isinstance(data, tuple) else data) if data is not None else 0
+
+
+def _decode(decode: _Decode, piece: _Piece) -> _Piece:
+    """What a worker does: every record decoded, or the error that it is."""
+    found: _Piece = []
+    for record in piece:
+        if isinstance(record, DataError):
+            found.append(record)
+            continue
+        try:
+            found.append(record._replace(data=decode(record)))
+        except DataError as error:
+            found.append(error)
+    return found
+
+
+def _in_parallel(decode: _Decode, pieces: Iterator[_Piece], workers: int) -> Iterator[_Piece]:
+    """Decode pieces in other processes, a few ahead of the reader, in order."""
+    context = multiprocessing.get_context("forkserver")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_quiet)
+    waiting: deque[Future[_Piece]] = deque()
+    try:
+        for piece in pieces:
+            waiting.append(pool.submit(_decode, decode, piece))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a worker was ended from outside, perhaps for want of memory; use fewer --workers"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _quiet() -> None:
+    """An interrupt is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _workers(asked: int | None) -> int:
+    if asked is not None and asked < 1:
+        raise DataError(f"--workers is {asked}: use at least 1")
+    return asked or len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def _progress(total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar with rate and time left, where someone is looking."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("packing", total=total)
+        yield lambda count: bar.update(task, completed=count)

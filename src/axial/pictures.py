@@ -1,0 +1,80 @@
+"""Sheets of pictures: images in a grid, clips and volumes one row of slices each."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from axial.data import Array, Packed
+from axial.errors import DataError
+
+_GAP = 2
+_BACKGROUND = 255
+_SMALLEST = 64
+_WIDEST = 1600
+
+
+def write_sheet(
+    path: Path | str, x: Array, *, values: int = 256, columns: int | None = None
+) -> None:
+    """Write examples (n, *axes, c) as one PNG.
+
+    Tiny ones are enlarged without smoothing. Elements are shown from black for 0 to white for
+    `values - 1`; one channel is grey, three are RGB, any other number is drawn side by side.
+    """
+    try:
+        Image.fromarray(sheet(x, values=values, columns=columns)).save(path, format="PNG")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error})") from error
+
+
+def write_preview(path: Path | str, packed: Packed) -> None:
+    """The first examples of a packed array as a sheet: as many as fit one screen."""
+    slices = math.prod((*packed.shape.axes, 1, 1)[: max(0, len(packed.shape.axes) - 2)])
+    count = min(len(packed), 100 if slices == 1 else 12)
+    write_sheet(path, packed.rows(range(count)), values=packed.shape.values)
+
+
+def sheet(x: Array, *, values: int = 256, columns: int | None = None) -> Array:
+    """The pixels (h, w, 3) of the sheet."""
+    shades = (x.astype(np.float64) * 255 / max(1, values - 1)).round().clip(0, 255).astype(np.uint8)
+    tiles = _tiles(shades)
+    per_example = len(tiles) // len(x)
+    scale = max(1, _SMALLEST // max(tiles.shape[1:3]))
+    tiles = tiles.repeat(scale, axis=1).repeat(scale, axis=2)
+    if columns is None:
+        fit = max(1, _WIDEST // (tiles.shape[2] + _GAP))
+        square = math.ceil(math.sqrt(len(tiles)))
+        columns = min(fit, square) if per_example == 1 else min(fit, per_example)
+    return _grid(tiles, columns, per_example)
+
+
+def _tiles(x: Array) -> Array:
+    """Every 2-D slice of every example, in order, as RGB (k, h, w, 3)."""
+    if x.ndim == 3:
+        x = x[:, None]  # a line is a picture one pixel high
+    channels = x.shape[-1]
+    if channels not in (1, 3):
+        frames = 3 if channels % 3 == 0 else 1  # channel-stacked video, or planes of anything
+        x = x.reshape(*x.shape[:-1], channels // frames, frames)
+        x = np.moveaxis(x, -2, 1)
+    x = x.reshape(-1, *x.shape[-3:])
+    return x.repeat(3, axis=-1) if x.shape[-1] == 1 else x
+
+
+def _grid(tiles: Array, columns: int, per_example: int) -> Array:
+    """Tiles row by row; where an example has several, it begins a row of its own."""
+    count, height, width, _ = tiles.shape
+    lines = math.ceil(per_example / columns) if per_example > 1 else 1
+    examples = count // per_example
+    rows = examples * lines if per_example > 1 else math.ceil(count / columns)
+    canvas = np.full(
+        (rows * (height + _GAP) + _GAP, columns * (width + _GAP) + _GAP, 3), _BACKGROUND, np.uint8
+    )
+    for number, tile in enumerate(tiles):
+        example, part = divmod(number, per_example) if per_example > 1 else (0, number)
+        row, column = example * lines + part // columns, part % columns
+        top, left = _GAP + row * (height + _GAP), _GAP + column * (width + _GAP)
+        canvas[top : top + height, left : left + width] = tile
+    return canvas

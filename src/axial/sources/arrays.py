@@ -1,0 +1,327 @@
+"""Arrays of integers with any number of axes: .npy, .npz, IDX files, and the built-in digits."""
+
+import math
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy
+
+from axial.data import MOST_VALUES, Array, dtype_for
+from axial.errors import DataError
+from axial.sources.archives import DAMAGE, open_maybe_gzip, open_zip
+from axial.sources.options import ReadOptions
+from axial.sources.record import (
+    Record,
+    Source,
+    choose_split,
+    rows_per_chunk,
+)
+
+_LABEL_KEYS = ("labels", "label", "y", "targets")
+
+
+class NpyStream:
+    """An array in the .npy format, read front to back in pieces; never more than one in memory."""
+
+    def __init__(self, file: BinaryIO, where: str) -> None:
+        self.where = where
+        self._file = file
+        try:
+            version = npy.read_magic(file)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            self.shape, self._fortran, self.dtype = read(file)
+        except (*DAMAGE, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(f"{where}: is no array ({reason}); write it again") from error
+        if self.dtype.hasobject:
+            raise DataError(f"{where}: holds Python objects, which can run code; save integers")
+
+    def all(self) -> Array:
+        """The whole array."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        flat = np.frombuffer(self._take(size, 0), self.dtype)
+        return flat.reshape(self.shape[::-1]).T if self._fortran else flat.reshape(self.shape)
+
+    def chunks(self) -> Iterator[Array]:
+        """Pieces along the first axis."""
+        if self._fortran or not self.shape:
+            yield self.all()
+            return
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        step = rows_per_chunk(row)
+        for start in range(0, self.shape[0], step):
+            count = min(step, self.shape[0] - start)
+            data = np.frombuffer(self._take(count * row, start * row), self.dtype)
+            yield data.reshape(count, *self.shape[1:])
+
+    def _take(self, size: int, start: int) -> bytes:
+        try:
+            data = self._file.read(size)
+        except DAMAGE as error:
+            raise self._cut(start, f" ({error})") from error
+        if len(data) < size:
+            raise self._cut(start + len(data), "")
+        return data
+
+    def _cut(self, byte: int, reason: str) -> DataError:
+        total = math.prod(self.shape) * self.dtype.itemsize
+        row = max(1, math.prod(self.shape[1:]) * self.dtype.itemsize)
+        return DataError(
+            f"{self.where}: damaged or cut short{reason} at byte {byte} of its {total:,}, in or "
+            f"after example {byte // row} of {self.shape[0] if self.shape else 1}; fetch it again"
+        )
+
+
+def open_array(path: Path, options: ReadOptions) -> Source:
+    """A .npy or .npz of integers (n, *axes) or (n, *axes, c)."""
+    name, keys, label_key = _choose(path, options)
+    where = f"{path}: {name}" if name else str(path)
+
+    def chunks() -> Iterator[Array]:
+        with ExitStack() as stack:
+            yield from _stream(path, name, where, stack).chunks()
+
+    with ExitStack() as stack:
+        stream = _stream(path, name, where, stack)
+    channels = _channels(stream, options)
+    values = options.values
+    if stream.dtype.kind not in "bu" or stream.dtype.itemsize > 1:
+        largest = _largest(chunks, where, stream.dtype)
+        values = values or values_for(largest)
+    labels = None
+    if label_key:
+        with ExitStack() as stack:
+            labels = _stream(path, label_key, f"{path}: {label_key}", stack).all()
+    notes = []
+    if not (options.channels_last or options.channels_none):
+        kind = "channels" if channels else "an axis like the others, there are no channels"
+        notes.append(f"the last axis was taken to be {kind}")
+    if len(keys) > 1:
+        notes.append(f"array {name!r} of {', '.join(keys)}")
+    return Source(
+        name=path.stem,
+        reader="array" if not name else f"array {name!r} of an .npz",
+        split=options.split,
+        values=values,
+        count=stream.shape[0],
+        records=_records(chunks, where, labels, dtype_for(values or 256), channels=channels),
+        notes=notes,
+        takes=frozenset({"channels_last", "channels_none", "values", "key"}),
+    )
+
+
+def values_for(largest: int) -> int:
+    """How many values elements can take, by the largest found: 256 for anything like bytes."""
+    return 256 if 128 <= largest <= 255 else max(2, largest + 1)
+
+
+def _choose(path: Path, options: ReadOptions) -> tuple[str, list[str], str | None]:
+    """The array of an .npz that is meant, all there are, and the one with labels."""
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            return "", [], None
+    with open_zip(path, str(path)) as archive:
+        keys = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+    if options.key:
+        if options.key not in keys:
+            raise DataError(f"{path}: has no array {options.key!r}; there are {', '.join(keys)}")
+        return options.key, keys, None
+    with ExitStack() as stack:
+        streams = {key: _stream(path, key, f"{path}: {key}", stack) for key in keys}
+        whole = {k: s for k, s in streams.items() if s.dtype.kind in "biuf" and len(s.shape) > 1}
+        found = list(whole)
+        split = options.split
+        if len(found) > 1:
+            found = [key for key in found if split and key in (split, f"x_{split}")]
+        if len(found) != 1:
+            raise DataError(f"{path}: holds {', '.join(keys) or 'nothing'}; choose one by --key")
+        wanted = (*_LABEL_KEYS, f"y_{split}")
+        count = streams[found[0]].shape[0]
+        labels = [k for k in wanted if k in streams and streams[k].shape == (count,)]
+        labels = [k for k in labels if streams[k].dtype.kind in "iu"]
+    return found[0], keys, labels[0] if labels else None
+
+
+def _stream(path: Path, name: str, where: str, stack: ExitStack) -> NpyStream:
+    if not name:
+        return NpyStream(stack.enter_context(path.open("rb")), where)
+    archive = stack.enter_context(open_zip(path, str(path)))
+    try:
+        member = stack.enter_context(archive.open(f"{name}.npy"))
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{where}: damaged ({error}); fetch it again") from error
+    return NpyStream(cast(BinaryIO, member), where)
+
+
+def _channels(stream: NpyStream, options: ReadOptions) -> bool:
+    """Whether the last axis is channels; what is not told is guessed, and said."""
+    if stream.dtype.kind not in "biu":
+        raise DataError(
+            f"{stream.where}: holds {stream.dtype}, but a model of exact likelihood needs "
+            f"integers; round it to some number of values first"
+        )
+    count = len(stream.shape)
+    least = 3 if options.channels_last else 2
+    if count < least or not math.prod(stream.shape):
+        raise DataError(
+            f"{stream.where}: has shape {stream.shape}; examples, then axes, then perhaps channels "
+            f"are needed, none of them empty"
+        )
+    if options.channels_last or options.channels_none:
+        return options.channels_last
+    return count >= 4 and stream.shape[-1] <= 4
+
+
+def _largest(chunks: Callable[[], Iterator[Array]], where: str, dtype: np.dtype[Any]) -> int:
+    smallest, largest = 0, 0
+    for chunk in chunks():
+        smallest, largest = min(smallest, int(chunk.min())), max(largest, int(chunk.max()))
+    if smallest < 0:
+        raise DataError(f"{where}: holds {smallest}; values are counted from 0, so shift it first")
+    if largest >= MOST_VALUES:
+        raise DataError(
+            f"{where}: holds {largest}, beyond the {MOST_VALUES:,} values a model can tell apart; "
+            f"round it to fewer"
+        )
+    return largest
+
+
+def _records(
+    chunks: Callable[[], Iterator[Array]],
+    where: str,
+    labels: Array | None,
+    dtype: np.dtype[Any],
+    *,
+    channels: bool,
+) -> Iterator[Record | DataError]:
+    start = 0
+    try:
+        for chunk in chunks():
+            rows = (chunk if channels else chunk[..., None]).astype(dtype)
+            part = None if labels is None else labels[start : start + len(rows)]
+            yield Record(f"{where}: example {start}", rows, part)
+            start += len(rows)
+    except DataError as error:
+        yield error
+
+
+def is_idx(head: bytes) -> bool:
+    """Whether a file begins as IDX files of bytes do."""
+    return len(head) >= 4 and head[:3] == b"\0\0\x08" and 1 <= head[3] <= 8
+
+
+def find_idx(path: Path) -> dict[str, Path]:
+    """The files of pictures in a folder by split, under their official names."""
+    stems = {"train": "train-images", "test": "t10k-images"}
+    found: dict[str, Path] = {}
+    for split, stem in stems.items():
+        for file in sorted(path.glob(f"{stem}*idx*")):
+            found.setdefault(split, file)
+    return found
+
+
+def open_idx(path: Path, options: ReadOptions) -> Source:
+    """IDX, gzipped or not: one file, or the MNIST pair of pictures and labels in a folder."""
+    if path.is_dir():
+        files = find_idx(path)
+        split: str | None = choose_split(options.split, list(files), path)
+        file = files[cast(str, split)]
+    else:
+        file = path
+        split = "test" if "t10k" in path.name else "train" if "train" in path.name else None
+        split = choose_split(options.split, [split], path) if split else options.split
+    beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
+    labels = _idx_labels(beside) if beside != file and beside.is_file() else None
+    with open_maybe_gzip(file) as stream:
+        shape = _idx_shape(stream, file)
+    return Source(
+        name=path.resolve().name if path.is_dir() else path.name.split(".")[0],
+        reader="IDX" + (" with labels" if labels is not None else ""),
+        split=split,
+        values=options.values or 256,
+        classes=0 if labels is None else int(labels.max()) + 1,
+        count=shape[0],
+        records=_idx_records(file, shape, labels),
+        takes=frozenset({"values"}),
+    )
+
+
+def _idx_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
+    try:
+        head = stream.read(4)
+        if not is_idx(head):
+            raise DataError(f"{path}: is no IDX file of bytes")
+        sizes = stream.read(4 * head[3])
+        return struct.unpack(f">{head[3]}I", sizes)
+    except DAMAGE as error:
+        raise DataError(f"{path}: cut short in its header; fetch it again") from error
+
+
+def _idx_labels(path: Path) -> Array:
+    with open_maybe_gzip(path) as stream:
+        count = math.prod(_idx_shape(stream, path))
+        try:
+            labels = np.frombuffer(stream.read(count), np.uint8)
+        except DAMAGE as error:
+            raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
+    if len(labels) < count:
+        raise DataError(f"{path}: cut short at label {len(labels)} of {count}; fetch it again")
+    return labels
+
+
+def _idx_records(
+    path: Path, shape: tuple[int, ...], labels: Array | None
+) -> Iterator[Record | DataError]:
+    count, *axes = shape
+    row = math.prod(axes)
+    if labels is not None and len(labels) != count:
+        raise DataError(f"{path}: holds {count} examples, but there are {len(labels)} labels")
+    with open_maybe_gzip(path) as stream:
+        _idx_shape(stream, path)
+        for start in range(0, count, step := rows_per_chunk(row)):
+            wanted = min(step, count - start) * row
+            data, reason = b"", ""
+            try:
+                data = stream.read(wanted)
+            except DAMAGE as error:
+                reason = f" ({error})"
+            if len(data) < wanted:
+                byte = 4 + 4 * len(shape) + start * row + len(data)
+                yield DataError(
+                    f"{path}: cut short at byte {byte}{reason}, in or after example "
+                    f"{start + len(data) // row} of {count}; fetch it again"
+                )
+                return
+            x = np.frombuffer(data, np.uint8).reshape(-1, *axes, 1)
+            part = None if labels is None else labels[start : start + step]
+            yield Record(f"{path}: example {start}", x, part)
+
+
+def open_digits(options: ReadOptions) -> Source:
+    """Scikit-learn's 8 x 8 digits; every sixth is held out for testing."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError(
+            "digits: come with scikit-learn; pip install axial-transformers[demo]"
+        ) from error
+    split = choose_split(options.split, ["train", "test"], "digits")
+    found = load_digits()
+    held_out = np.arange(len(found.images)) % 6 == 0
+    mine = held_out if split == "test" else ~held_out
+    x = found.images[mine].astype(np.uint8)[..., None]
+    return Source(
+        name="digits",
+        reader="built in, scikit-learn",
+        split=split,
+        values=17,
+        classes=10,
+        names=[str(digit) for digit in range(10)],
+        count=len(x),
+        records=iter([Record("digits", x, found.target[mine])]),
+    )

@@ -1,0 +1,114 @@
+"""Hugging Face data sets, by name or from a local folder: pictures, or arrays of integers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from axial.data import MOST_VALUES
+from axial.errors import DataError
+from axial.sources.options import ReadOptions
+from axial.sources.pictures import OPTIONS, decoder
+from axial.sources.record import Record, Source, choose_split
+
+
+def is_local(path: Path) -> bool:
+    """Whether `save_to_disk` wrote a folder, or Parquet files lie in it."""
+    marks = ("dataset_dict.json", "dataset_info.json", "state.json")
+    return any((path / mark).is_file() for mark in marks) or any(path.rglob("*.parquet"))
+
+
+def open_hub(what: str, options: ReadOptions) -> Source:
+    """A data set with a column of pictures, or of nested lists of integers."""
+    found = _load(what)
+    split = options.split
+    if isinstance(found, dict):
+        split = choose_split(options.split, list(found), what)
+        found = found[split]
+    column = _column(what, found, options)
+    names = _label_names(found)
+    pictures = _kind(found, column) == "Image"
+    return Source(
+        name=what.rstrip("/").split("/")[-1],
+        reader=f"Hugging Face data set, column {column!r}",
+        split=split,
+        values=256 if pictures else options.values,
+        names=names or None,
+        classes=len(names) if names else 0,
+        count=len(found),
+        records=_pictures(what, found, column) if pictures else _arrays(what, found, column),
+        decode=decoder(options) if pictures else None,
+        takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
+    )
+
+
+def _load(what: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"{what}: Hugging Face data sets need their library; pip install axial-transformers[hf]"
+        ) from error
+    datasets.disable_progress_bars()
+    try:
+        path = Path(what)
+        if any((path / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
+            return datasets.load_from_disk(what)
+        return datasets.load_dataset(what)
+    except Exception as error:  # a library over a network can raise anything at all
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{what}: no such file or folder, nor a Hugging Face data set that can be read "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _kind(found: Any, column: str) -> str:
+    return type(found.features[column]).__name__
+
+
+def _column(what: str, found: Any, options: ReadOptions) -> str:
+    if options.key:
+        if options.key not in found.features:
+            raise DataError(f"{what}: has no column {options.key!r}; {', '.join(found.features)}")
+        return options.key
+    for kinds in (("Image",), ("Array2D", "Array3D", "Array4D", "Array5D", "List", "Sequence")):
+        if columns := [name for name in found.features if _kind(found, name) in kinds]:
+            return columns[0]
+    raise DataError(f"{what}: no column of pictures among {', '.join(found.features)}; use --key")
+
+
+def _label_names(found: Any) -> list[str]:
+    for name in ("label", "labels", "fine_label"):
+        if name in found.features and _kind(found, name) == "ClassLabel":
+            return list(found.features[name].names)
+    return []
+
+
+def _label(row: dict[str, Any]) -> Any:
+    found = [row[name] for name in ("label", "labels", "fine_label") if name in row]
+    return found[0] if found and isinstance(found[0], int) else None
+
+
+def _pictures(what: str, found: Any, column: str) -> Iterator[Record]:
+    import datasets
+
+    raw = found.cast_column(column, datasets.Image(decode=False))
+    for number, row in enumerate(raw):
+        data = row[column]
+        yield Record(f"{what}: row {number}", data["bytes"] or data["path"], _label(row))
+
+
+def _arrays(what: str, found: Any, column: str) -> Iterator[Record | DataError]:
+    for number, row in enumerate(found):
+        where = f"{what}: row {number}"
+        try:
+            x = np.asarray(row[column])
+        except ValueError:
+            x = np.asarray(0.0)
+        if x.dtype.kind not in "iu" or not x.size or x.min() < 0 or x.max() >= MOST_VALUES:
+            yield DataError(f"{where}: {column!r} is no array of integers from 0; use --key")
+            continue
+        x = x if x.ndim >= 3 and x.shape[-1] <= 4 else x[..., None]
+        yield Record(where, x[None].astype(np.uint8 if x.max() < 256 else np.uint16), _label(row))

@@ -1,0 +1,249 @@
+"""Pictures in any format Pillow reads: what each becomes, and which are refused."""
+
+import functools
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
+
+import numpy as np
+from PIL import Image, ImageFile, ImageOps
+
+from axial.data import Array
+from axial.errors import DataError
+from axial.sources.archives import Entry, tar_entries
+from axial.sources.options import ReadOptions
+from axial.sources.record import Record, Source, choose_split
+
+OPTIONS = frozenset({"size", "patches", "convert"})
+SPLITS = ("train", "test", "valid", "val", "validation")
+_ORIENTATION = 0x0112
+_GREY, _COLOUR = ("1", "L"), ("RGB", "P")
+
+
+def open_folder(path: Path, options: ReadOptions) -> Source:
+    """A folder of pictures, in subfolders or not; one named after a split is that split."""
+    splits = sorted(entry.name for entry in path.iterdir() if entry.name in SPLITS)
+    split = choose_split(options.split, splits, path) if splits else options.split
+    folder = path / split if splits and split else path
+    files, ignored = _picture_files(folder)
+    if not files:
+        raise DataError(f"{folder}: holds no pictures; give a folder with some in it")
+    names = _label_names(files)
+    notes = [f"{ignored} other files ignored"] if ignored else []
+    return Source(
+        name=path.resolve().name,
+        reader="folder of pictures" + (", labels from subfolders" if names else ""),
+        split=split,
+        values=256,
+        names=names or None,
+        classes=len(names),
+        count=None if options.patches else len(files),
+        records=_file_records(folder, files, names),
+        decode=decoder(options),
+        takes=OPTIONS,
+        notes=notes,
+    )
+
+
+def open_picture(path: Path, options: ReadOptions) -> Source:
+    """A single picture; of use with --patches."""
+    return Source(
+        name=path.stem,
+        reader="picture",
+        split=options.split,
+        values=256,
+        records=iter([Record(str(path), path)]),
+        decode=decoder(options),
+        takes=OPTIONS,
+    )
+
+
+def open_tar(path: Path, options: ReadOptions) -> Source:
+    """A tar of pictures, read in the order of its entries."""
+    return Source(
+        name=path.name.split(".")[0],
+        reader="tar of pictures",
+        split=options.split,
+        values=256,
+        records=tar_records(path),
+        decode=decoder(options),
+        takes=OPTIONS,
+    )
+
+
+def tar_records(path: Path) -> Iterator[Record | DataError]:
+    """The pictures of a tar, in its order."""
+    for entry in tar_entries(path, is_picture_name):
+        yield Record(entry.where, entry.data) if isinstance(entry, Entry) else entry
+
+
+def is_picture_name(name: str) -> bool:
+    """Whether a name ends as pictures do, and is not one of a system's hidden files."""
+    own = PurePosixPath(name)
+    return own.suffix.lower() in _suffixes() and not own.name.startswith(".")
+
+
+@functools.cache
+def _suffixes() -> frozenset[str]:
+    videos = {".mpg", ".mpeg"}  # Pillow names a stub for these that can read nothing
+    return frozenset(Image.registered_extensions()) - videos - {".pdf", ".h5", ".hdf"}
+
+
+def _picture_files(folder: Path) -> tuple[list[str], int]:
+    """Paths below a folder, sorted, with / between their parts; and how many others there are."""
+    found, ignored = [], 0
+    for root, folders, files in os.walk(folder):
+        folders.sort()
+        below = Path(root).relative_to(folder).as_posix()
+        for name in files:
+            if is_picture_name(name):
+                found.append(name if below == "." else f"{below}/{name}")
+            else:
+                ignored += not name.startswith(".")
+    return sorted(found), ignored
+
+
+def _label_names(files: list[str]) -> list[str]:
+    """The first folder below the top, if every picture lies in one and there are several."""
+    if any("/" not in name for name in files):
+        return []
+    names = sorted({name.split("/", 1)[0] for name in files})
+    return names if len(names) > 1 else []
+
+
+def _file_records(folder: Path, files: list[str], names: list[str]) -> Iterator[Record]:
+    number = {name: i for i, name in enumerate(names)}
+    for name in files:
+        label = number[name.split("/", 1)[0]] if names else None
+        yield Record(str(folder / name), f"{folder}/{name}", label)
+
+
+def decoder(options: ReadOptions) -> "Decoder":
+    """What turns the bytes, or the path, of a picture into examples."""
+    return Decoder(options.size, options.patches, options.convert)
+
+
+class Decoder:
+    """Picture -> (k, h, w, c): one example, or all its patches."""
+
+    def __init__(
+        self, size: int | None, patches: bool, convert: Literal["rgb", "grey"] | None
+    ) -> None:
+        self.size = size
+        self.patches = patches
+        self.convert = convert
+
+    def __call__(self, record: Record) -> Array:
+        stream = _open(record)
+        with stream, warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            try:
+                with Image.open(stream) as image:
+                    return self._examples(image, record.where)
+            except DataError:
+                raise
+            except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+                raise DataError(
+                    f"{record.where}: claims more than {Image.MAX_IMAGE_PIXELS:,} pixels, which no "
+                    f"model takes; shrink it or remove it"
+                ) from error
+            except Exception as error:  # a damaged picture can raise anything at all
+                reason = " ".join(str(error).split()).replace(repr(stream), "it")
+                raise DataError(
+                    f"{record.where}: damaged or cut short near byte {stream.tell()} of the "
+                    f"picture ({reason}); fetch it again, or go on without it by --skip-bad"
+                ) from error
+
+    def _examples(self, image: Image.Image, where: str) -> Array:
+        if getattr(image, "is_animated", False) and image.format != "MPO":
+            raise DataError(f"{where}: is animated; cut it into clips by --frames")
+        image = self._upright(image) if self.convert else _exact(image, where)
+        if self.size and not self.patches:
+            image = shrink(image, self.size, where)
+        x = np.asarray(image)
+        x = x[None, :, :, None] if x.ndim == 2 else x[None]
+        return _patches(x[0], self.size, where) if self.patches and self.size else x
+
+    def _upright(self, image: Image.Image) -> Image.Image:
+        """Convert anything to 8-bit colour or grey, transparent parts on white."""
+        if image.mode.startswith("I"):
+            scaled = np.asarray(image).astype(np.int64) >> 8
+            image = Image.fromarray(scaled.clip(0, 255).astype(np.uint8))
+        if image.has_transparency_data:
+            over = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
+        image = _turned(image)
+        return image.convert("RGB").convert("L") if self.convert == "grey" else image.convert("RGB")
+
+
+def shrink(image: Image.Image, size: int, where: str) -> Image.Image:
+    """The middle square of a picture, each new pixel the mean of the area it covers."""
+    side = min(image.size)
+    if side < size:
+        raise DataError(
+            f"{where}: is {image.width} x {image.height}, smaller than --size {size}; nothing is "
+            f"blown up, use --size {side} at most"
+        )
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    box = (left, top, left + side, top + side)
+    if side == size:
+        return image.crop(box)
+    return image.resize((size, size), Image.Resampling.BOX, box=box)
+
+
+def _open(record: Record) -> BinaryIO:
+    if isinstance(record.data, bytes):
+        return io.BytesIO(record.data)
+    try:
+        return Path(record.data).open("rb")
+    except OSError as error:
+        raise DataError(f"{record.where}: cannot be read ({error.strerror})") from error
+
+
+def _exact(image: Image.Image, where: str) -> Image.Image:
+    """Grey or RGB with 8 bits, of which nothing was lost; anything else is refused."""
+    if image.mode.startswith(("I", "F")) or _has_16_bits(image):
+        raise DataError(
+            f"{where}: has more than 8 bits a channel; --convert rgb or grey keeps the upper 8"
+        )
+    if image.has_transparency_data:
+        image = _opaque(image, where)
+    if image.mode not in _GREY + _COLOUR:
+        raise DataError(f"{where}: is {image.mode}, not RGB or grey; use --convert rgb or grey")
+    return _turned(image.convert("L" if image.mode in _GREY else "RGB"))
+
+
+def _opaque(image: Image.Image, where: str) -> Image.Image:
+    """The picture without an alpha channel that hides nothing; one that does is refused."""
+    alpha = image.convert("RGBA").getchannel("A")
+    if alpha.getextrema()[0] != 255:
+        raise DataError(
+            f"{where}: has an alpha channel and is transparent in places; --convert rgb or grey "
+            f"puts it on white"
+        )
+    return image.convert("L" if image.mode in ("LA", "L") else "RGB")
+
+
+def _has_16_bits(image: Image.Image) -> bool:
+    """Whether Pillow would drop the lower half of each sample, which it does without a word."""
+    if not isinstance(image, ImageFile.ImageFile) or image.format not in ("PNG", "TIFF"):
+        return False
+    return any("16" in str(tile.args) for tile in image.tile)
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    """The picture as a camera meant it to be looked at."""
+    turned = image.getexif().get(_ORIENTATION, 1) != 1
+    return ImageOps.exif_transpose(image) if turned else image
+
+
+def _patches(x: Array, size: int, where: str) -> Array:
+    height, width, channels = x.shape
+    rows, columns = height // size, width // size
+    if not rows * columns:
+        raise DataError(f"{where}: is {width} x {height}, smaller than a patch of {size}")
+    grid = x[: rows * size, : columns * size].reshape(rows, size, columns, size, channels)
+    return np.ascontiguousarray(grid.swapaxes(1, 2)).reshape(-1, size, size, channels)

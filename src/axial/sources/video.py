@@ -1,0 +1,135 @@
+"""Video files through PyAV: decoded front to back, cut into clips, one clip in memory."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from axial.errors import DataError
+from axial.sources.options import ReadOptions
+from axial.sources.pictures import shrink
+from axial.sources.record import Record, Source, natural
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+
+SUFFIXES = frozenset(
+    {
+        ".mp4",
+        ".m4v",
+        ".mov",
+        ".avi",
+        ".mkv",
+        ".webm",
+        ".mpg",
+        ".mpeg",
+        ".wmv",
+        ".flv",
+        ".ts",
+        ".m2ts",
+        ".3gp",
+        ".ogv",
+        ".y4m",
+        ".gif",
+        ".mjpeg",
+    }
+)
+
+
+def find_videos(path: Path) -> list[Path]:
+    """Video files at or below a path, by their endings, in order."""
+    if path.is_file():
+        return [path]
+    found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    return sorted(found, key=lambda p: [natural(part) for part in p.parts])
+
+
+def open_video(path: Path, options: ReadOptions) -> Source:
+    """Clips of --frames consecutive frames; what is left at the end of a video is dropped."""
+    if not options.frames:
+        raise DataError(f"{path}: is video; say how many frames a clip has by --frames")
+    files = find_videos(path)
+    return Source(
+        name=path.resolve().stem,
+        reader="video" if path.is_file() else f"folder of {len(files)} videos",
+        split=options.split,
+        values=256,
+        records=_records(files, options),
+        notes=[f"clips of {options.frames} consecutive frames; the last few of a video dropped"],
+        takes=frozenset({"frames", "size", "convert"}),
+    )
+
+
+def _records(files: list[Path], options: ReadOptions) -> Iterator[Record | DataError]:
+    for file in files:
+        try:
+            yield from _clips(file, options)
+        except DataError as error:
+            yield error
+
+
+def _clips(path: Path, options: ReadOptions) -> Iterator[Record]:
+    length = options.frames or 1
+    frames = _frames(path, options)
+    for number in itertools.count():
+        clip = list(itertools.islice(frames, length))
+        if len(clip) < length:
+            break
+        yield Record(f"{path}: clip {number}", np.stack(clip)[None])
+    if not number:
+        raise DataError(
+            f"{path}: has {len(clip)} frames, fewer than a clip; use --frames {max(1, len(clip))}"
+        )
+
+
+def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
+    """The frames of a video as arrays (h, w, c), all of one size."""
+    av = _av()
+    number, first = 0, None
+    try:
+        with av.open(str(path)) as container:
+            for frame in _pictures(path, container):
+                image = frame.to_image()  # RGB
+                first = first or image.size
+                if image.size != first:
+                    raise DataError(
+                        f"{path}: frame {number} is {image.width} x {image.height}, but the video "
+                        f"began with {first[0]} x {first[1]}; cut it there"
+                    )
+                if options.convert == "grey":
+                    image = image.convert("L")
+                if options.size:
+                    image = shrink(image, options.size, f"{path}: frame {number}")
+                x = np.asarray(image)
+                yield x if x.ndim == 3 else x[..., None]
+                number += 1
+    except (av.error.FFmpegError, OSError) as error:
+        raise DataError(
+            f"{path}: cannot be decoded at frame {number} ({error.strerror or error}); fetch it "
+            f"again, or go on without it by --skip-bad"
+        ) from error
+
+
+def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
+    if not container.streams.video:
+        raise DataError(f"{path}: holds no video, only {_kinds(container)}; use another file")
+    stream = container.streams.video[0]
+    stream.thread_type = "AUTO"
+    return container.decode(stream)
+
+
+def _kinds(container: "InputContainer") -> str:
+    return ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
+
+
+@functools.cache
+def _av() -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise DataError("video needs PyAV; pip install axial-transformers[video]") from error
+    av.logging.set_level(av.logging.PANIC)  # what goes wrong is in our one line
+    return av

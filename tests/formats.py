@@ -1,0 +1,162 @@
+"""Writers of the official formats, so that the readers are tested on real files."""
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+
+import numpy as np
+from PIL import Image
+
+from axial.crc32c import masked_crc32c
+
+
+def pictures(count, size=8, channels=3, seed=0):
+    """Random pictures (count, size, size, channels)."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (count, size, size, channels), np.uint8)
+
+
+def png(x):
+    """The PNG file of a picture (h, w, c)."""
+    stream = io.BytesIO()
+    Image.fromarray(x[..., 0] if x.shape[-1] == 1 else x).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def png_header(width, height, depth=8, colour=2):
+    """A PNG that claims any size and holds hardly a byte."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    size = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", size)
+        + chunk(b"IDAT", zlib.compress(bytes(100)))
+        + chunk(b"IEND", b"")
+    )
+
+
+def png_16(height=8, width=8):
+    """A PNG of colour with 16 bits a channel, which Pillow opens as if it had 8."""
+    rng = np.random.default_rng(0)
+    rows = b"".join(b"\0" + rng.bytes(6 * width) for _ in range(height))
+    header = png_header(width, height, depth=16)
+    start = header.index(b"IDAT") - 4
+    body = b"IDAT" + zlib.compress(rows)
+    end = header.index(b"IEND") - 4
+    data = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return header[:start] + data + header[end:]
+
+
+def picture_folder(folder, x, names=None):
+    """Pictures as PNG files, numbered or under given names."""
+    for i, picture in enumerate(x):
+        path = folder / (names[i] if names else f"{i:05}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(picture))
+    return folder
+
+
+def planes(x):
+    """Pictures as rows of red, green and blue planes."""
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2).reshape(len(x), -1))
+
+
+def tar(path, files):
+    """A tar of {name: bytes} in that order; gzipped if its name says so."""
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def cifar_python(x, y, name):
+    """A batch of CIFAR-10 as Python 2 pickled it: keys are bytes."""
+    batch = {b"batch_label": name.encode(), b"labels": [int(label) for label in y]}
+    return pickle.dumps(batch | {b"data": planes(x), b"filenames": [b"a.png"] * len(x)}, 2)
+
+
+def cifar_binary(x, y, name=""):
+    """A batch of CIFAR-10 as bytes: label, then planes, again and again."""
+    return np.concatenate([y[:, None].astype(np.uint8), planes(x)], axis=1).tobytes()
+
+
+def cifar_files(x, y, form):
+    """The six official files, the pictures shared out evenly; the test batch gets the last part."""
+    names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+    parts = zip(names, np.array_split(x, 6), np.array_split(y, 6), strict=True)
+    if form == "python":
+        return {name: cifar_python(*part, name) for name, *part in parts}
+    return {f"{name}.bin": cifar_binary(*part) for name, *part in parts}
+
+
+def imagenet_npz(x, y, *, compressed=False):
+    """A batch of Chrabaszcz et al.: planes, labels from 1, and the mean picture."""
+    stream = io.BytesIO()
+    save = np.savez_compressed if compressed else np.savez
+    save(stream, data=planes(x), labels=y + 1, mean=planes(x).mean(axis=0))
+    return stream.getvalue()
+
+
+def imagenet_pickle(x, y):
+    """The same batch as a Python 3 pickle."""
+    return pickle.dumps({"data": planes(x), "labels": [int(v) + 1 for v in y], "mean": x.mean(0)})
+
+
+def zipped(path, files):
+    """A zip of {name: bytes}."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+def idx(path, x):
+    """An IDX file of bytes, gzipped if its name says so."""
+    data = b"\0\0\x08" + bytes([x.ndim]) + struct.pack(f">{x.ndim}I", *x.shape) + x.tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def _field(number, data):
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value):
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def bair_example(clips):
+    """A tf.train.Example in BAIR's schema from {camera: (t, 64, 64, 3)}."""
+    entries = b""
+    for camera, frames in clips.items():
+        for t, frame in enumerate(frames):
+            value = _field(1, _field(1, frame.tobytes()))
+            key = f"{t}/image_{camera}/encoded".encode()
+            entries += _field(1, _field(1, key) + _field(2, value))
+            position = _field(2, _field(1, struct.pack("<3f", 0, 1, 2)))
+            entries += _field(1, _field(1, f"{t}/endeffector_pos".encode()) + _field(2, position))
+    return _field(1, entries)
+
+
+def tfrecord(payloads):
+    """A TFRecord file: lengths and data, each with its checksum."""
+    out = b""
+    for data in payloads:
+        length = struct.pack("<Q", len(data))
+        out += length + struct.pack("<I", masked_crc32c(length))
+        out += data + struct.pack("<I", masked_crc32c(data))
+    return out

@@ -1,0 +1,215 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import formats
+import numpy as np
+import pytest
+
+from axial.config import DataShape
+from axial.data import PackedWriter, open_packed
+from axial.errors import DataError
+from axial.packing import pack
+
+FACTS = dict(
+    source="toy", version=None, split="train", values=256, skipped=0, notes=(), command="by hand"
+)
+
+
+def write(path, x, labels=None, classes=0):
+    """A packed array written in two pieces."""
+    with PackedWriter(path) as writer:
+        for piece in np.array_split(x, 2):
+            writer.append(piece)
+        writer.finish(labels, classes, None, **FACTS)
+    return path
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def refusal(path, **how):
+    with pytest.raises(DataError) as caught:
+        open_packed(path, **how)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_written_is_an_ordinary_numpy_file(tmp_path):
+    x = formats.pictures(7, 4)
+    path = write(tmp_path / "a.npy", x)
+    assert np.array_equal(np.load(path), x)
+    assert files(tmp_path) == ["a.json", "a.npy"]
+    assert path.stat().st_mode & 0o777 == 0o666 & ~os.umask(os.umask(0o022))
+
+
+def test_an_array_is_opened_with_its_shape_and_labels(tmp_path):
+    x, labels = formats.pictures(7, 4), np.array([0, 1, 2, 0, 1, 2, 3])
+    found = open_packed(write(tmp_path / "a.npy", x, labels, 4))
+    assert found.shape == DataShape(axes=(4, 4), channels=3, values=256, classes=4)
+    assert isinstance(found.array, np.memmap) and np.array_equal(found.array, x)
+    assert np.array_equal(found.labels, labels) and len(found) == 7
+    assert np.array_equal(found.rows([6, 0, 0]), x[[6, 0, 0]])
+    with pytest.raises(IndexError):
+        found.rows([7])
+
+
+def test_frames_stacked_as_channels_are_frame_major(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 6, 3), np.uint8)
+    found = open_packed(write(tmp_path / "a.npy", x), stack_frames=True)
+    assert found.shape == DataShape(axes=(4, 6), channels=15)
+    rows = found.rows([2, 0])
+    for i, clip in enumerate((2, 0)):
+        for t in range(5):
+            assert np.array_equal(rows[i, ..., 3 * t : 3 * t + 3], x[clip, t])
+    write(tmp_path / "b.npy", x[:, 0])
+    assert "no time to stack" in refusal(tmp_path / "b.npy", stack_frames=True)
+
+
+def test_replacing_an_array_leaves_nothing_of_the_old_one(tmp_path):
+    write(tmp_path / "a.npy", formats.pictures(7, 4), np.zeros(7, int), 1)
+    x = formats.pictures(3, 5)
+    found = open_packed(write(tmp_path / "a.npy", x))
+    assert np.array_equal(found.array, x) and found.labels is None
+    assert files(tmp_path) == ["a.json", "a.npy"]
+
+
+def test_an_array_that_is_not_the_described_one_is_refused(tmp_path):
+    path = write(tmp_path / "a.npy", formats.pictures(7, 4), np.arange(7), 7)
+    np.save(tmp_path / "labels.npy", np.arange(7)[::-1])
+    (tmp_path / "labels.npy").replace(tmp_path / "a.labels.npy")
+    assert "a.labels.npy: does not belong to a.npy" in refusal(path)
+    np.save(path, formats.pictures(6, 4))
+    assert "holds uint8 (6, 4, 4, 3), but its description says uint8 (7, 4, 4, 3)" in refusal(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "a.npy: cannot be opened as an array" in refusal(path)
+    (tmp_path / "a.json").unlink()
+    assert "a.json: no such file; `axial data` makes" in refusal(path)
+    path.unlink()
+    assert "a.npy: no such file" in refusal(path)
+
+
+def test_descriptions_that_say_too_little_or_are_too_new_are_refused(tmp_path):
+    path = write(tmp_path / "a.npy", formats.pictures(7, 4))
+    whole = json.loads((tmp_path / "a.json").read_text())
+    for change, words in (
+        ({"format": 2}, "format 2 is not one this version knows"),
+        ({"surprise": 1}, "is no description"),
+        ({"axes": None}, "is no description"),
+    ):
+        (tmp_path / "a.json").write_text(json.dumps(whole | change))
+        assert words in refusal(path)
+    (tmp_path / "a.json").write_text("[1, 2]")
+    assert "is no description" in refusal(path)
+
+
+def test_files_of_the_users_own_are_never_replaced(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(DataError, match=r"a\.json: is no description"):
+        write(tmp_path / "a.npy", formats.pictures(2, 4))
+    np.save(tmp_path / "b.labels.npy", np.zeros(3))
+    with pytest.raises(DataError, match=r"b\.labels\.npy: stands in the way"):
+        write(tmp_path / "b.npy", formats.pictures(2, 4))
+    assert files(tmp_path) == ["a.json", "b.labels.npy"]
+    with pytest.raises(DataError, match=r"a packed array is a \.npy file; call it"):
+        write(tmp_path / "c.dat", formats.pictures(2, 4))
+
+
+def test_an_error_while_writing_leaves_nothing_and_the_old_array_whole(tmp_path):
+    old = formats.pictures(7, 4)
+    path = write(tmp_path / "a.npy", old)
+    with pytest.raises(ZeroDivisionError), PackedWriter(path) as writer:
+        writer.append(formats.pictures(3, 5))
+        raise ZeroDivisionError
+    assert files(tmp_path) == ["a.json", "a.npy"]
+    assert np.array_equal(open_packed(path).array, old)
+
+
+def test_a_file_cut_short_while_it_is_open_is_an_error_and_no_crash(tmp_path):
+    path = write(tmp_path / "a.npy", formats.pictures(7, 4))
+    found = open_packed(path)
+    os.truncate(path, path.stat().st_size - 10)
+    with pytest.raises(DataError, match="inside example 6, though it was whole when opened"):
+        found.rows([0, 6])
+
+
+LIMITED = """
+import resource, signal, sys
+from axial.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+main(["data", sys.argv[1], "--out", sys.argv[2]])
+"""
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(300, 8))
+    out = tmp_path / "out"
+    ended = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(folder), str(out / "a.npy")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1 and ended.stderr.count("\n") == 1, ended.stderr
+    assert "a.npy: cannot be written (File too large); nothing was left behind" in ended.stderr
+    assert not out.exists()
+
+
+KILLED = textwrap.dedent("""
+    import os, sys
+    from pathlib import Path
+    import numpy as np
+    sys.path.insert(0, sys.argv[3])
+    import test_data
+    step, seen = int(sys.argv[2]), 0
+    def counted(action):
+        def act(*args, **kwargs):
+            global seen
+            if seen == step:
+                os.kill(os.getpid(), 9)
+            seen += 1
+            return action(*args, **kwargs)
+        return act
+    Path.replace, Path.unlink = counted(Path.replace), counted(Path.unlink)
+    test_data.write(Path(sys.argv[1]), np.ones((5, 4, 4, 3), np.uint8), np.ones(5, int), 2)
+""")
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_killed_between_any_two_renames_no_pair_passes_that_does_not_belong(tmp_path, step):
+    old = np.zeros((5, 4, 4, 3), np.uint8)
+    path = write(tmp_path / "a.npy", old, np.zeros(5, int), 2)
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", KILLED, str(path), str(step), here]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode == 0:
+        assert step == 4 and open_packed(path).array.all()
+        return
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    try:
+        found = open_packed(path)
+    except DataError:
+        return
+    assert np.array_equal(found.array, old) and not found.labels.any()
+
+
+def test_a_real_disk_that_is_full_leaves_nothing(tmp_path):
+    """On a small tmpfs where we may mount one; the test above needs no such right."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        return
+    try:
+        folder = formats.picture_folder(tmp_path / "in", formats.pictures(600, 8))
+        with pytest.raises(DataError, match="No space left on device"):
+            pack(folder, disk / "a.npy")
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -1,0 +1,154 @@
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import formats
+import numpy as np
+import pytest
+
+from axial.data import open_packed
+from axial.errors import DataError
+from axial.packing import command, open_data, pack
+from axial.sources.options import ReadOptions
+
+
+def folder_of_pictures(tmp_path, count=200):
+    """Enough pictures for several pieces, in two folders."""
+    names = [f"{'ab'[i % 2]}/{i:04}.png" for i in range(count)]
+    return formats.picture_folder(tmp_path / "in", formats.pictures(count, 8), names)
+
+
+def test_two_runs_are_byte_identical_whatever_the_number_of_workers(tmp_path):
+    folder = folder_of_pictures(tmp_path, 600)
+    outs = [tmp_path / f"{name}.npy" for name in ("one", "again", "two", "three")]
+    for out, workers in zip(outs, (1, 1, 2, 3), strict=True):
+        pack(folder, out, workers=workers)
+    for out in outs[1:]:
+        for ending in (".npy", ".labels.npy"):
+            first, other = (path.with_suffix(ending).read_bytes() for path in (outs[0], out))
+            assert first == other
+        first, other = (
+            json.loads(path.with_suffix(".json").read_text()) for path in (outs[0], out)
+        )
+        assert {name for name in first if first[name] != other[name]} == {"command"}
+    wanted = formats.pictures(600, 8)
+    assert np.array_equal(open_packed(outs[0]).array, np.concatenate([wanted[::2], wanted[1::2]]))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_bad_picture_is_named_whatever_the_number_of_workers(tmp_path, workers):
+    folder = folder_of_pictures(tmp_path)
+    for name in ("a/0150.png", "b/0011.png"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:90])
+    with pytest.raises(DataError, match=r"a/0150\.png: damaged or cut short near byte 90"):
+        pack(folder, tmp_path / "out" / "x.npy", workers=workers)
+    assert not (tmp_path / "out").exists()
+    report = pack(folder, tmp_path / "out" / "x.npy", ReadOptions(skip_bad=True), workers=workers)
+    assert len(report.packed) == 198 and report.packed.description.skipped == 2
+    assert "skipped     2, the first:" in str(report) and "a/0150.png" in str(report)
+    assert len(report.packed.labels) == 198
+
+
+def test_when_everything_is_bad_the_first_is_named(tmp_path):
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(2, 8))
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(DataError, match=r"no examples; the first of 2 bad ones: .*00000\.png"):
+        pack(folder, tmp_path / "x.npy", ReadOptions(skip_bad=True))
+
+
+def test_the_command_says_what_was_asked_and_makes_the_same_again(tmp_path):
+    options = ReadOptions(size=4, patches=True, convert="grey", skip_bad=True)
+    assert command("my pets", "a.npy", options, 3) == (
+        "axial data 'my pets' --out a.npy --size 4 --patches --convert grey --skip-bad --workers 3"
+    )
+    folder = folder_of_pictures(tmp_path, 4)
+    made = pack(folder, tmp_path / "a.npy", options).packed
+    words = made.description.command.split()
+    again = [sys.executable, "-m", *words[:4], str(tmp_path / "b.npy"), *words[5:]]
+    subprocess.run(again, check=True, capture_output=True)
+    assert (tmp_path / "b.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
+
+
+def test_any_source_can_be_opened_as_data(tmp_path):
+    packed = open_data("digits", tmp_path, ReadOptions(split="test"))
+    assert len(packed) == 300
+    again = open_data(packed.path, tmp_path / "never used")
+    assert np.array_equal(again.array, packed.array) and not (tmp_path / "never used").exists()
+
+
+def test_a_packed_array_cannot_be_packed_over_itself(tmp_path):
+    pack("digits", tmp_path / "a.npy")
+    with pytest.raises(DataError, match="would replace the very array"):
+        pack(tmp_path / "a.npy", tmp_path / "a.npy")
+    assert len(open_packed(tmp_path / "a.npy")) == 1497
+
+
+def test_a_packed_array_packed_again_keeps_what_it_is(tmp_path):
+    pack("digits", tmp_path / "a.npy")
+    again = pack(tmp_path / "a.npy", tmp_path / "b.npy").packed
+    assert again.shape.values == 17 and again.shape.channels == 1
+    assert again.description.sha256 == open_packed(tmp_path / "a.npy").description.sha256
+
+
+def test_no_workers_are_refused(tmp_path):
+    with pytest.raises(DataError, match="--workers is 0"):
+        pack("digits", tmp_path / "a.npy", workers=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(tmp_path):
+    folder = folder_of_pictures(tmp_path, 2)
+    os.mkfifo(folder / "b" / "9999.png")  # reading it waits until someone interrupts
+    out = tmp_path / "out"
+    arguments = [sys.executable, "-m", "axial", "data", str(folder), "--out", str(out / "a.npy")]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    waiting = threading.Event()
+
+    def begun():
+        with (folder / "b" / "9999.png").open("wb"):  # opens when the reader does
+            process.send_signal(2)
+            waiting.wait(20)
+
+    thread = threading.Thread(target=begun)
+    thread.start()
+    _, errors = process.communicate(timeout=60)
+    waiting.set()
+    thread.join()
+    assert process.returncode == 130 and errors == ""
+    assert not out.exists()
+
+
+PEAK = """
+import resource, sys
+from axial.packing import pack
+pack(sys.argv[1], sys.argv[2], workers=1)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path):
+    data = formats.png(formats.pictures(1, 64)[0])
+    peaks = []
+    for count in (400, 4000):
+        path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(count)})
+        arguments = [sys.executable, "-c", PEAK, str(path), str(tmp_path / "a.npy")]
+        ended = subprocess.run(arguments, check=True, capture_output=True, text=True)
+        peaks.append(int(ended.stdout))
+    # 3,600 more pictures are 44 MB of pixels and as much in PNG.
+    assert peaks[1] - peaks[0] < 10_000
+
+
+def test_a_bar_is_drawn_only_where_someone_looks(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    folder = folder_of_pictures(tmp_path)
+    for stream, drawn in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        pack(folder, tmp_path / "a.npy", progress=True, workers=1)
+        assert ("200/200" in stream.getvalue()) == drawn

@@ -1,0 +1,73 @@
+import formats
+import numpy as np
+import pytest
+from PIL import Image
+from test_data import write
+
+from axial.data import open_packed
+from axial.errors import DataError
+from axial.pictures import sheet, write_preview, write_sheet
+
+
+def tile(pixels, row, column, size):
+    """The pixels of one tile of a sheet of tiles with a gap of two."""
+    top, left = 2 + row * (size + 2), 2 + column * (size + 2)
+    return pixels[top : top + size, left : left + size]
+
+
+def test_pictures_stand_in_reading_order_with_a_gap_between_them():
+    x = formats.pictures(5, 64)
+    found = sheet(x, columns=3)
+    assert found.shape == (2 * 66 + 2, 3 * 66 + 2, 3)
+    for i, picture in enumerate(x):
+        assert np.array_equal(tile(found, i // 3, i % 3, 64), picture)
+    assert (found[:2] == 255).all() and (found[66:68] == 255).all()
+    assert (tile(found, 1, 2, 64) == 255).all()
+
+
+def test_tiny_pictures_are_enlarged_without_smoothing_and_few_values_fill_the_range():
+    x = np.array([[0, 16], [8, 4]], np.uint8)[None, :, :, None]
+    found = tile(sheet(x, values=17), 0, 0, 64)
+    for i in (0, 1):
+        for j in (0, 1):
+            block = found[32 * i : 32 * i + 32, 32 * j : 32 * j + 32]
+            assert (block == round(int(x[0, i, j, 0]) * 255 / 16)).all()
+
+
+def test_clips_and_volumes_have_a_row_each():
+    x = np.random.default_rng(0).integers(0, 256, (2, 5, 64, 64, 3), np.uint8)
+    found = sheet(x)
+    assert found.shape[:2] == (2 * 66 + 2, 5 * 66 + 2)
+    for clip in range(2):
+        for t in range(5):
+            assert np.array_equal(tile(found, clip, t, 64), x[clip, t])
+
+
+def test_a_stacked_video_is_drawn_like_the_clip_it_is():
+    x = np.random.default_rng(0).integers(0, 256, (2, 5, 64, 64, 3), np.uint8)
+    stacked = np.moveaxis(x, 1, -2).reshape(2, 64, 64, 15)
+    assert np.array_equal(sheet(stacked), sheet(x))
+
+
+def test_long_clips_run_over_several_lines_and_begin_a_new_one():
+    x = np.random.default_rng(0).integers(0, 256, (2, 5, 64, 64, 1), np.uint8)
+    found = sheet(x, columns=3)
+    assert np.array_equal(tile(found, 2, 0, 64)[..., 0], x[1, 0, ..., 0])
+    assert (tile(found, 1, 2, 64) == 255).all()
+
+
+def test_lines_and_arrays_of_four_axes_are_drawn_too():
+    line = np.arange(64, dtype=np.uint8)[None, :, None] * 4
+    assert np.array_equal(sheet(line)[2, 2:66, 0], line[0, :, 0])
+    x = np.random.default_rng(0).integers(0, 4, (1, 2, 3, 64, 64, 1), np.uint8)
+    found = sheet(x, values=4)
+    assert np.array_equal(tile(found, 0, 4, 64)[..., 0], x[0, 1, 1, ..., 0] * 85)
+
+
+def test_a_preview_shows_the_first_examples(tmp_path):
+    x = formats.pictures(120, 64)
+    packed = open_packed(write(tmp_path / "a.npy", x))
+    write_preview(tmp_path / "a.png", packed)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), sheet(x[:100]))
+    with pytest.raises(DataError, match=r"nowhere/a\.png: cannot be written"):
+        write_sheet(tmp_path / "nowhere" / "a.png", x)
