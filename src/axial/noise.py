@@ -2,11 +2,11 @@
 
 Threefry-2x32 with 20 rounds, a counter-based generator, keyed twice: the seed turns an image's
 index into a key, and that key turns (element, value) into 64 bits, of which 52 become a uniform
-number in the open interval. All in integers below 2 ** 62, so every device agrees to the bit.
+number in the open interval. All in 32-bit integers that wrap, so every device agrees to the bit.
 """
 
-from jaxtyping import Float64, Int64
-from torch import Tensor, arange, float64
+from jaxtyping import Float64, Int32, Int64
+from torch import Tensor, arange, broadcast_shapes, float64, int32
 
 _WORD = 0xFFFFFFFF
 _PARITY = 0x1BD11BDA
@@ -21,28 +21,41 @@ def gumbel(
     `argmax(logits + noise)` is then a draw from the softmax of the logits. The seed has 64 bits.
     """
     image = image.view(-1, 1, 1)
-    key = threefry(seed & _WORD, seed >> 32, image & _WORD, image >> 32)
-    value = arange(values, device=image.device)
-    high, low = threefry(*key, element.view(1, -1, 1), value)
-    bits = (high << 20) | (low >> 12)
+    key = threefry(_word(seed), _word(seed >> 32), image.to(int32), (image >> 32).to(int32))
+    value = arange(values, dtype=int32, device=image.device)
+    high, low = threefry(*key, element.view(1, -1, 1).to(int32), value)
+    bits = ((high.long() & _WORD) << 20) | (low.long() & _WORD) >> 12
     # Half a step up: neither 0 nor, with 52 bits, a number that rounds to 1.
-    uniform = (bits.to(float64) + 0.5) * 2.0**-52
-    return -(-uniform.log()).log()
+    uniform = bits.to(float64).add_(0.5).mul_(2.0**-52)
+    return uniform.log_().neg_().log_().neg_()
 
 
 def threefry(
-    key0: int | Tensor, key1: int | Tensor, x0: Tensor, x1: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Two 32-bit words scrambled under a key of two, all held in int64 and broadcast."""
+    key0: int | Int32[Tensor, "*grid"],
+    key1: int | Int32[Tensor, "*grid"],
+    x0: Int32[Tensor, "..."],
+    x1: Int32[Tensor, "..."],
+) -> tuple[Int32[Tensor, "..."], Int32[Tensor, "..."]]:
+    """Two 32-bit words scrambled under a key of two; tensors are broadcast."""
     keys = (key0, key1, key0 ^ key1 ^ _PARITY)
-    x0, x1 = (x0 + keys[0]) & _WORD, (x1 + keys[1]) & _WORD
+    x0, x1 = x0 + keys[0], x1 + keys[1]
+    shape = broadcast_shapes(x0.shape, x1.shape)
+    x0, x1 = x0.expand(shape).clone(), x1.expand(shape).clone()
     for turn in range(20):
         rotation = _ROTATIONS[turn % 8]
-        x0 = (x0 + x1) & _WORD
-        x1 = ((x1 << rotation) | (x1 >> (32 - rotation))) & _WORD
-        x1 = x1 ^ x0
+        x0 += x1
+        falling_out = (x1 >> (32 - rotation)).bitwise_and_((1 << rotation) - 1)
+        x1 <<= rotation
+        x1 |= falling_out
+        x1 ^= x0
         if turn % 4 == 3:
             step = turn // 4 + 1
-            x0 = (x0 + keys[step % 3]) & _WORD
-            x1 = (x1 + keys[(step + 1) % 3] + step) & _WORD
+            x0 += keys[step % 3]
+            x1 += keys[(step + 1) % 3]
+            x1 += step
     return x0, x1
+
+
+def _word(number: int) -> int:
+    """The lowest 32 bits of a number, as the int32 with the same bits."""
+    return ((number & _WORD) ^ 0x80000000) - 0x80000000
