@@ -6,7 +6,7 @@ number in the open interval. All in 32-bit integers that wrap, so every device a
 """
 
 from jaxtyping import Float64, Int32, Int64
-from torch import Tensor, arange, broadcast_shapes, float64, int32
+from torch import Tensor, arange, float64, int32
 
 _WORD = 0xFFFFFFFF
 _PARITY = 0x1BD11BDA
@@ -39,8 +39,8 @@ def threefry(
     """Two 32-bit words scrambled under a key of two; tensors are broadcast."""
     keys = (key0, key1, key0 ^ key1 ^ _PARITY)
     x0, x1 = x0 + keys[0], x1 + keys[1]
-    shape = broadcast_shapes(x0.shape, x1.shape)
-    x0, x1 = x0.expand(shape).clone(), x1.expand(shape).clone()
+    whole = x0 + x1
+    x0, x1 = x0.expand_as(whole).clone(), x1.expand_as(whole).clone()
     for turn in range(20):
         rotation = _ROTATIONS[turn % 8]
         x0 += x1
