@@ -1,18 +1,21 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
-import threading
+import time
 
 import formats
 import numpy as np
 import pytest
 
+from axial import packing
 from axial.data import open_packed
 from axial.errors import DataError
 from axial.packing import command, open_data, pack
 from axial.sources.options import ReadOptions
+from axial.sources.record import Record
 
 
 def folder_of_pictures(tmp_path, count=200):
@@ -82,7 +85,7 @@ def test_any_source_can_be_opened_as_data(tmp_path):
 
 def test_a_packed_array_cannot_be_packed_over_itself(tmp_path):
     pack("digits", tmp_path / "a.npy")
-    with pytest.raises(DataError, match="would replace the very array"):
+    with pytest.raises(DataError, match="would replace the very file"):
         pack(tmp_path / "a.npy", tmp_path / "a.npy")
     assert len(open_packed(tmp_path / "a.npy")) == 1497
 
@@ -98,28 +101,6 @@ def test_no_workers_are_refused(tmp_path):
     with pytest.raises(DataError, match="--workers is 0"):
         pack("digits", tmp_path / "a.npy", workers=0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupt_leaves_nothing(tmp_path):
-    folder = folder_of_pictures(tmp_path, 2)
-    os.mkfifo(folder / "b" / "9999.png")  # reading it waits until someone interrupts
-    out = tmp_path / "out"
-    arguments = [sys.executable, "-m", "axial", "data", str(folder), "--out", str(out / "a.npy")]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-    waiting = threading.Event()
-
-    def begun():
-        with (folder / "b" / "9999.png").open("wb"):  # opens when the reader does
-            process.send_signal(2)
-            waiting.wait(20)
-
-    thread = threading.Thread(target=begun)
-    thread.start()
-    _, errors = process.communicate(timeout=60)
-    waiting.set()
-    thread.join()
-    assert process.returncode == 130 and errors == ""
-    assert not out.exists()
 
 
 PEAK = """
@@ -152,3 +133,44 @@ def test_a_bar_is_drawn_only_where_someone_looks(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stderr", stream)
         pack(folder, tmp_path / "a.npy", progress=True, workers=1)
         assert ("200/200" in stream.getvalue()) == drawn
+
+
+def test_a_piece_is_short_where_pictures_are_large(tmp_path):
+    """A piece is decoded at once: a few large pictures, or many small ones."""
+    for side, longest in ((8, 64), (1024, 5)):
+        record = Record("here", None)
+        pieces = packing._Pieces(iter([record] * 1000))
+        lengths = []
+        for piece in pieces:
+            lengths.append(len(piece))
+            picture = np.zeros((1, side, side, 3), np.uint8)
+            pieces.learn([record._replace(data=picture) for _ in piece])
+        assert max(lengths) == longest and sum(lengths) == 1000
+
+
+def test_being_asked_to_end_leaves_nothing_and_no_workers(tmp_path):
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(3000, 8))
+    out = tmp_path / "out"
+    out.mkdir()
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        run = subprocess.Popen(
+            [*f"{sys.executable} -m axial data {folder} --out {out}/a.npy --workers 2".split()],
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        while not any(out.iterdir()) and run.poll() is None:
+            time.sleep(0.01)
+        run.send_signal(how)
+        assert run.wait(30) in (143, -how)
+        assert not (out / "a.npy").exists()
+        if how == signal.SIGTERM:
+            assert not any(out.iterdir())
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(run.pid, 0)
+            except ProcessLookupError:
+                break
+            time.sleep(0.05)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(run.pid, 0)

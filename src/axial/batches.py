@@ -61,6 +61,8 @@ class TrainingBatches:
         subset: Indices | None = None,
     ) -> None:
         _check_share(batch, rank, ranks)
+        if not 0 <= seed < 1 << 64:
+            raise DataError(f"seed is {seed}: use a whole number from 0 to 2 ** 64 - 1")
         self.packed = packed
         self.batch = batch
         self.seed = seed
@@ -222,11 +224,13 @@ def _examples(packed: Packed, subset: Sequence[int] | Indices | None) -> Indices
     indices = np.arange(len(packed)) if subset is None else np.asarray(subset, np.int64)
     if not len(indices):
         raise DataError(f"{packed.path}: no examples to make batches of")
+    if not 0 <= indices.min() <= indices.max() < len(packed):
+        raise DataError(f"{packed.path}: has {len(packed)} examples, not all of the subset's")
     return indices
 
 
 def _check_share(batch: int, rank: int, ranks: int) -> None:
-    if batch < 1 or batch % ranks:
+    if batch < 1 or ranks < 1 or batch % ranks:
         raise DataError(
             f"batch {batch} does not split over {ranks} ranks: use a multiple of {ranks}"
         )

@@ -5,7 +5,9 @@ Torch is imported inside the command that needs it, so that help answers at once
 
 import difflib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,8 +70,10 @@ def data(
         preview: Draw the first examples as one PNG sheet.
     """
     from axial.packing import pack
-    from axial.pictures import write_preview
+    from axial.pictures import check_preview, write_preview
 
+    if preview:
+        check_preview(preview)
     report = pack(source, out, reading, workers=workers, progress=True)
     print(report, file=sys.stderr)
     if preview:
@@ -136,6 +140,9 @@ COMMANDS: dict[str, Callable[..., None]] = {"data": data, "import": import_, "in
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a subcommand; end with one line and status 1 on an error that the user can mend."""
+    if threading.current_thread() is threading.main_thread():
+        # So that being asked to end cleans up like any other error.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         _dispatch(args)
         sys.stdout.flush()

@@ -102,7 +102,7 @@ class Description:
             found = json.loads(path.read_text())
             version = found.pop("format")
             found.pop("shape")
-            if version > FORMAT:
+            if type(version) is not int or not 1 <= version <= FORMAT:
                 raise DataError(
                     f"{path}: format {version} is not one this version knows (up to {FORMAT}); "
                     f"upgrade axial-transformers"
@@ -111,8 +111,11 @@ class Description:
                 names = None if labels["names"] is None else tuple(labels["names"])
                 found["labels"] = Labels(**(labels | {"names": names}))
             found["axes"], found["notes"] = tuple(found["axes"]), tuple(found["notes"])
+            for name, least, most in (("values", 2, MOST_VALUES), ("count", 1, 1 << 62)):
+                if type(found[name]) is not int or not least <= found[name] <= most:
+                    raise ValueError(f"{name} is {found[name]!r}")
             return cls(**found)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise DataError(
                 f"{path}: is no description of a packed array ({reason}); `axial data` writes one"
@@ -167,8 +170,10 @@ class Packed:
         wanted = np.asarray(indices, np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"examples {wanted.min()} to {wanted.max()} of {len(self)}")
+        shape = (len(wanted), *self.row_shape)
         if out is None:
-            out = np.empty((len(wanted), *self.row_shape), self.array.dtype)
+            out = np.empty(shape, self.array.dtype)
+        assert out.shape == shape and out.dtype == self.array.dtype
         if not len(wanted):
             return out
         if not self.stack_frames:
@@ -225,10 +230,14 @@ class Packed:
             return None
         path = labels_path(self.path)
         try:
-            labels = np.load(path, allow_pickle=False).astype(np.int64)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: labels cannot be read ({error}); pack again") from error
-        if hash_labels(labels) != self.description.labels.sha256 or len(labels) != len(self):
+            with path.open("rb") as file:
+                labels = npy.read_array(file, allow_pickle=False).astype(np.int64)
+        except Exception as error:  # numpy's reader raises anything at all on damage
+            reason = " ".join(str(error).split())
+            raise DataError(f"{path}: labels cannot be read ({reason}); pack again") from error
+        about = self.description.labels
+        fits = labels.shape == (len(self),) and 0 <= labels.min() <= labels.max() < about.classes
+        if not fits or hash_labels(labels) != about.sha256:
             raise DataError(f"{path}: does not belong to {self.path.name}; pack again")
         return labels
 
@@ -243,7 +252,8 @@ def open_packed(path: Path | str, *, stack_frames: bool = False) -> Packed:
 
 def is_packed(path: Path | str) -> bool:
     """Whether a packed array lies there: a file with a description beside it."""
-    return Path(path).is_file() and description_path(path).is_file()
+    path = Path(path)
+    return path.suffix == ".npy" and path.is_file() and description_path(path).is_file()
 
 
 def dtype_for(values: int) -> np.dtype[Any]:
@@ -332,7 +342,7 @@ class PackedWriter:
             self._end(self._file)
             if labels is not None:
                 file = self._begin(labels_path(self.path))
-                np.save(file, labels.astype(dtype_for(classes)))
+                np.save(file, labels.astype(np.min_scalar_type(max(0, classes - 1))))
                 self._end(file)
             file = self._begin(description_path(self.path))
             file.write(description.to_json().encode())
@@ -342,14 +352,18 @@ class PackedWriter:
 
     def _check_place(self) -> None:
         """Never replace a file beside the array that is not our own."""
+        if self.path.name.endswith(".labels.npy"):
+            raise DataError(f"{self.path}: is the name of an array's labels; use another --out")
         beside = description_path(self.path)
         if beside.exists():
             Description.from_json(beside)
-        elif labels_path(self.path).exists():
-            raise DataError(
-                f"{labels_path(self.path)}: stands in the way, and no description says what it is; "
-                f"remove it or use another --out"
-            )
+            return
+        for file in (self.path, labels_path(self.path)):
+            if file.exists():
+                raise DataError(
+                    f"{file}: stands in the way, and no description beside it says that it is "
+                    f"ours; remove it or use another --out"
+                )
 
     def _write_header(self) -> None:
         """The numpy header; numpy leaves room in it for the count to grow."""
@@ -406,8 +420,10 @@ class _one_line:  # noqa: N801
 def _open_array(path: Path) -> tuple[Array, int]:
     """The memory-mapped array and the byte at which its elements begin."""
     try:
+        with path.open("rb") as file:
+            npy.read_magic(file)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # numpy's reader raises anything at all on damage
         reason = re.sub(r"\s+", " ", str(error))
         raise DataError(
             f"{path}: cannot be opened as an array ({reason}); pack it again"

@@ -9,8 +9,9 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -26,9 +27,10 @@ from axial.errors import DataError
 from axial.sources.arrays import values_for
 from axial.sources.options import ReadOptions
 from axial.sources.recognise import open_source
-from axial.sources.record import CHUNK, Record, Source
+from axial.sources.record import Record, Source
 
 _RECORDS = 64
+_PIECE_BYTES = 16 << 20
 _Piece = list[Record | DataError]
 _Decode = Callable[[Record], Array]
 
@@ -71,15 +73,20 @@ def pack(
     """
     options = options or ReadOptions()
     opened = open_source(source, options)
-    if is_packed(source) and Path(source).resolve() == Path(out).resolve():
-        raise DataError(f"{out}: would replace the very array it is made from; use another --out")
+    if Path(source).exists() and Path(out).exists() and Path(source).samefile(out):
+        raise DataError(f"{out}: would replace the very file it is made from; use another --out")
     with PackedWriter(out) as writer:
         collector = _Collector(writer, opened, skip_bad=options.skip_bad)
+        if is_packed(source):
+            collector.inherit(open_packed(source))
         pieces = _decoded(opened, _workers(workers))
-        with _progress(opened.count, shown=progress) as advance:
-            for piece in pieces:
-                collector.add(piece)
-                advance(writer.count)
+        try:
+            with _progress(opened.count, shown=progress) as advance:
+                for piece in pieces:
+                    collector.add(piece)
+                    advance(writer.count)
+        except OSError as error:
+            raise DataError(f"{source}: cannot be read ({error.strerror or error})") from error
         collector.finish(command(source, out, options, workers))
     return PackReport(open_packed(out), opened.reader, tuple(collector.bad))
 
@@ -122,6 +129,16 @@ class _Collector:
         self.first = ""
         self.dtype = dtype_for(source.values or 256)
 
+    def inherit(self, packed: Packed) -> None:
+        """Keep what an array that was packed before is called, and its labels."""
+        about, source = packed.description, self.source
+        source.name, source.version, source.split = about.source, about.version, about.split
+        source.values = source.values or about.values
+        source.notes = [*about.notes]
+        if about.labels is not None and packed.labels is not None:
+            self.labels = [packed.labels]
+            source.names, source.classes = about.labels.names, about.labels.classes
+
     def add(self, piece: _Piece) -> None:
         """Write a decoded piece; what does not fit is an error, or skipped and counted."""
         rows: list[Array] = []
@@ -163,7 +180,10 @@ class _Collector:
         if source.official and count != source.official:
             notes.append(f"{count:,} examples, but the official split has {source.official:,}")
         labels = self._all_labels()
-        classes = source.classes or (0 if labels is None else int(labels.max()) + 1)
+        most = -1 if labels is None else int(labels.max())
+        classes = source.classes or most + 1
+        if most >= classes:
+            raise DataError(f"{source.name}: holds the label {most}, but there are {classes}")
         self.writer.finish(
             labels,
             classes,
@@ -214,30 +234,35 @@ def _decoded(source: Source, workers: int) -> Iterator[_Piece]:
     """The records of a source in their order, decoded."""
     if source.decode is None:
         return ([record] for record in source.records)
-    pieces = _pieces(source.records)
+    pieces = _Pieces(source.records)
     head = list(islice(pieces, 2))
-    if workers == 1 or len(head) < 2:
-        return (_decode(source.decode, piece) for piece in chain(head, pieces))
-    return _in_parallel(source.decode, chain(head, pieces), workers)
+    if workers > 1 and len(head) > 1:
+        return map(pieces.learn, _in_parallel(source.decode, chain(head, pieces), workers))
+    return (pieces.learn(_decode(source.decode, piece)) for piece in chain(head, pieces))
 
 
-def _pieces(records: Iterable[Record | DataError]) -> Iterator[_Piece]:
-    """Records in lists that are neither long nor large."""
-    piece: _Piece = []
-    size = 0
-    for record in records:
-        piece.append(record)
-        size += _size(record)
-        if len(piece) == _RECORDS or size >= CHUNK:
+class _Pieces:
+    """Records in lists that are neither long nor large once they are decoded.
+
+    How large a decoded record is shows only afterwards: the first pieces are short, and the
+    largest record so far says how long the next may be.
+    """
+
+    def __init__(self, records: Iterator[Record | DataError]) -> None:
+        self.records = records
+        self.length = 1
+
+    def __iter__(self) -> Iterator[_Piece]:
+        while piece := list(islice(self.records, self.length)):
             yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
 
-
-def _size(record: Record | DataError) -> int:
-    data = None if isinstance(record, DataError) else record.data
-    return len(data[0] if isinstance(data, tuple) else data) if data is not None else 0
+    def learn(self, piece: _Piece) -> _Piece:
+        """Take note of how large the records of a decoded piece have become."""
+        sizes = [record.data.nbytes for record in piece if not isinstance(record, DataError)]
+        if sizes:
+            most = _PIECE_BYTES // max(sizes)
+            self.length = max(1, min(_RECORDS, 2 * self.length, most))
+        return piece
 
 
 def _decode(decode: _Decode, piece: _Piece) -> _Piece:
@@ -268,15 +293,24 @@ def _in_parallel(decode: _Decode, pieces: Iterator[_Piece], workers: int) -> Ite
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise DataError(
-            "a worker was ended from outside, perhaps for want of memory; use fewer --workers"
+            "a worker ended: for want of memory (use fewer --workers), or because a script calls "
+            "pack() outside `if __name__ == '__main__':` (add that, or use workers=1)"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _quiet() -> None:
-    """An interrupt is the parent's to handle."""
+    """An interrupt is the parent's to handle, and without a parent there is no work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _workers(asked: int | None) -> int:

@@ -23,10 +23,20 @@ def write_sheet(
     Tiny ones are enlarged without smoothing. Elements are shown from black for 0 to white for
     `values - 1`; one channel is grey, three are RGB, any other number is drawn side by side.
     """
+    path = Path(path)
+    scratch = path.with_name(f".{path.name}-unfinished")
     try:
-        Image.fromarray(sheet(x, values=values, columns=columns)).save(path, format="PNG")
+        Image.fromarray(sheet(x, values=values, columns=columns)).save(scratch, format="PNG")
+        scratch.replace(path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error})") from error
+        scratch.unlink(missing_ok=True)
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def check_preview(path: Path) -> None:
+    """Refuse, before any work is done, a place where no sheet can go."""
+    if path.suffix.lower() != ".png" or not path.parent.is_dir():
+        raise DataError(f"{path}: no place for a sheet; name a .png file in a folder that is there")
 
 
 def write_preview(path: Path | str, packed: Packed) -> None:

@@ -4,18 +4,33 @@ The tar reader is our own because Python's takes an archive cut short at a heade
 """
 
 import gzip
+import lzma
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from axial.errors import DataError
 
 _BLOCK = 512
+_PIECE = 1 << 20
+_LARGEST_HEADER = 1 << 20
+_LARGEST_TAKEN = 1 << 27
 _LARGEST_ENTRY = 1 << 30
-DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, struct.error, ValueError)
+_LONGEST_NAME = 4096
+DAMAGE = (
+    EOFError,
+    OSError,
+    OverflowError,
+    RuntimeError,  # zipfile's word for what is encrypted, or packed in a way it does not know
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What Python's own readers raise on a damaged file."""
 
 
@@ -25,6 +40,11 @@ class Entry(NamedTuple):
     name: str
     where: str
     data: bytes
+
+
+def shown(text: str) -> str:
+    """A name from inside a file, fit to stand in a message of one line."""
+    return text if text.isprintable() else ascii(text)
 
 
 def open_maybe_gzip(path: Path) -> BinaryIO:
@@ -43,7 +63,7 @@ def tar_entries(path: Path, wanted: Callable[[str], bool]) -> Iterator[Entry | D
         except DAMAGE as error:
             yield DataError(
                 f"{path}: damaged or cut short in entry {reader.number}, near byte "
-                f"{reader.offset} of its contents ({error}); fetch it again"
+                f"{reader.offset} of its contents ({shown(str(error))}); fetch it again"
             )
         except _TarError as error:
             yield DataError(str(error))
@@ -51,6 +71,19 @@ def tar_entries(path: Path, wanted: Callable[[str], bool]) -> Iterator[Entry | D
 
 class _TarError(Exception):
     pass
+
+
+class _About(NamedTuple):
+    """What the headers before an entry say of it."""
+
+    name: str = ""
+    size: int | None = None
+    sparse: bool = False
+
+
+_FILES = (b"0", b"\0", b"7")
+_FOLDERS = (b"5", b"D", b"V")
+_KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
 
 
 class _Tar:
@@ -63,32 +96,34 @@ class _Tar:
         self.number = 0
 
     def entries(self, wanted: Callable[[str], bool]) -> Iterator[Entry | DataError]:
-        name, size = "", -1
+        about = _About()
         while header := self._header():
             start = self.offset
             self.number += 1
             kind = header[156:157]
-            length = self._length(header, start)
+            length = self._length(_octal(header[124:136]), start)
             if kind == b"L":
-                name = self._take(length).rstrip(b"\0").decode(errors="replace")
+                name = self._extra(length).rstrip(b"\0").decode(errors="replace")
+                about = about._replace(name=name)
             elif kind == b"x":
-                name, size = _pax(self._take(length), name, size)
+                about = _pax(self._extra(length), about)
+            elif kind in (b"K", b"g"):  # the target of a link; what holds for all entries
+                self._skip(length)
             else:
-                name, length = name or _name(header), length if size < 0 else size
-                if kind not in (b"0", b"\0", b"7"):
+                if about.size is not None:
+                    length = self._length(about.size, start)
+                name = about.name or _name(header)
+                bad_name = "" if kind in _FOLDERS else _bad_name(name)
+                reason = bad_name or _unreadable(name, kind, length, sparse=about.sparse)
+                about = _About()
+                if kind in _FOLDERS or not (bad_name or wanted(name)):
                     self._skip(length)
-                elif ".." in PurePosixPath(name).parts or name.startswith("/"):
+                elif reason:
                     self._skip(length)
-                    yield DataError(
-                        f"{self.path}: entry {self.number} is named {name!r}, which points outside "
-                        f"the archive; do not trust it"
-                    )
-                elif wanted(name):
-                    where = f"{self.path}: entry {self.number}, {name}, at byte {start}"
-                    yield Entry(name, where, self._take(length))
+                    yield DataError(f"{self.path}: entry {self.number} {reason}")
                 else:
-                    self._skip(length)
-                name, size = "", -1
+                    where = f"{self.path}: entry {self.number}, {shown(name)}, at byte {start}"
+                    yield Entry(name, where, self._take(length))
 
     def _header(self) -> bytes:
         """The next header block, or nothing at the end of the archive."""
@@ -96,6 +131,7 @@ class _Tar:
         if len(block) < _BLOCK:
             raise self._cut(len(block))
         if not any(block):
+            self._only_zeros()
             return b""
         total = sum(block[:148]) + 8 * 32 + sum(block[156:])
         if _octal(block[148:156]) != total:
@@ -106,32 +142,74 @@ class _Tar:
         self.offset += _BLOCK
         return block
 
-    def _length(self, header: bytes, start: int) -> int:
-        length = _octal(header[124:136])
-        if length is None or length > _LARGEST_ENTRY:
+    def _only_zeros(self) -> None:
+        """After the block that ends a tar, anything else is entries that would be lost."""
+        self.offset += _BLOCK
+        while piece := self.file.read(_PIECE):
+            if kept := piece.lstrip(b"\0"):
+                raise _TarError(
+                    f"{self.path}: damaged at byte {self.offset + len(piece) - len(kept)}: there "
+                    f"is more after the end of the archive; fetch it again"
+                )
+            self.offset += len(piece)
+
+    def _length(self, length: int | None, start: int) -> int:
+        if length is None or not 0 <= length <= _LARGEST_ENTRY:
             raise _TarError(
-                f"{self.path}: entry {self.number} at byte {start} claims {length} bytes, more "
-                f"than any picture; fetch it again"
+                f"{self.path}: entry {self.number} at byte {start} claims {_count(length)} bytes, "
+                f"as no picture has; fetch it again"
             )
         return length
 
+    def _extra(self, length: int) -> bytes:
+        if length > _LARGEST_HEADER:
+            raise _TarError(
+                f"{self.path}: entry {self.number} has a name of {length:,} bytes; fetch it again"
+            )
+        return self._take(length)
+
     def _take(self, length: int) -> bytes:
-        padded = -(-length // _BLOCK) * _BLOCK
-        data = self.file.read(padded)
-        if len(data) < padded:
-            raise self._cut(len(data))
-        self.offset += padded
-        return data[:length]
+        return b"".join(self._read_pieces(length))[:length]
 
     def _skip(self, length: int) -> None:
-        for start in range(0, length, 1 << 20):
-            self._take(min(1 << 20, length - start))
+        for _ in self._read_pieces(length):
+            pass
+
+    def _read_pieces(self, length: int) -> Iterator[bytes]:
+        """In pieces, as what a damaged file claims must not be asked of memory at once."""
+        left = -(-length // _BLOCK) * _BLOCK
+        while left:
+            piece = self.file.read(min(_PIECE, left))
+            if not piece:
+                raise self._cut(0)
+            self.offset += len(piece)
+            left -= len(piece)
+            yield piece
 
     def _cut(self, got: int) -> _TarError:
         return _TarError(
             f"{self.path}: cut short at byte {self.offset + got}, in or after entry "
             f"{self.number}; fetch it again"
         )
+
+
+def _bad_name(name: str) -> str:
+    """Why no honest archive has an entry of this name, or nothing."""
+    if len(name) > _LONGEST_NAME:
+        return f"is named by {len(name):,} characters; do not trust it"
+    if ".." in PurePosixPath(name).parts or name.startswith("/"):
+        return f"is named {name!r}, which points outside the archive; do not trust it"
+    return ""
+
+
+def _unreadable(name: str, kind: bytes, length: int, *, sparse: bool) -> str:
+    """Why the contents of an entry are not here to read, or nothing."""
+    if kind not in _FILES or sparse:
+        what = "a sparse file" if sparse else _KINDS.get(kind, "no regular file")
+        return f"({shown(name)}) is {what}, which is not read; unpack it and give the folder"
+    if length > _LARGEST_TAKEN:
+        return f"({shown(name)}) has {length:,} bytes, more than any picture; remove it"
+    return ""
 
 
 def _octal(field: bytes) -> int | None:
@@ -152,24 +230,45 @@ def _name(header: bytes) -> str:
     return f"{prefix}/{name}" if ustar and prefix else name
 
 
-def _pax(data: bytes, name: str, size: int) -> tuple[str, int]:
-    while data:
-        length = int(data.split(b" ", 1)[0])
-        if length < 1:
-            raise ValueError("an empty line in a pax header")
-        key, _, value = data[:length].split(b" ", 1)[1].rstrip(b"\n").partition(b"=")
+def _count(length: int | None) -> str:
+    """A number from a damaged file, which may have any number of digits."""
+    return "an unreadable number of" if length is None else f"{length:.6g}"
+
+
+def _pax(data: bytes, about: _About) -> _About:
+    at = 0
+    while at < len(data):
+        space = data.find(b" ", at, at + 12)
+        length = int(data[at:space]) if space > at else 0
+        if at + length <= space or at + length > len(data):
+            raise ValueError("a line of no length in a pax header")
+        key, _, value = data[space + 1 : at + length].rstrip(b"\n").partition(b"=")
         if key == b"path":
-            name = value.decode(errors="replace")
+            about = about._replace(name=value.decode(errors="replace"))
         elif key == b"size":
-            size = int(value)
-        data = data[length:]
-    return name, size
+            about = about._replace(size=int(value[:30]))
+        elif key.startswith(b"GNU.sparse."):
+            about = about._replace(sparse=True)
+        at += length
+    return about
+
+
+class _Zip(zipfile.ZipFile):
+    """A zip that says of each member it cannot open that it is bad."""
+
+    def open(self, *args: Any, **kwargs: Any) -> IO[bytes]:
+        try:
+            return super().open(*args, **kwargs)
+        except zipfile.BadZipFile:
+            raise
+        except DAMAGE as error:
+            raise zipfile.BadZipFile(shown(" ".join(str(error).split()))) from error
 
 
 def open_zip(file: Path | BinaryIO, where: str) -> zipfile.ZipFile:
     """A zip or npz; where its list of contents is missing, say in which member it was cut."""
     try:
-        return zipfile.ZipFile(file)
+        return _Zip(file)
     except DAMAGE as error:
         if isinstance(file, Path):
             with file.open("rb") as stream:
@@ -184,6 +283,8 @@ def open_zip(file: Path | BinaryIO, where: str) -> zipfile.ZipFile:
 def _cut_member(file: BinaryIO) -> str:
     """Follow the headers between the members up to the one that is not whole."""
     number, place = 0, "before its first member"
+    size = file.seek(0, 2)
+    file.seek(0)
     while len(header := file.read(30)) == 30 and header[:4] == b"PK\x03\x04":
         number += 1
         packed, _, name_length, extra_length = struct.unpack("<IIHH", header[18:30])
@@ -192,6 +293,8 @@ def _cut_member(file: BinaryIO) -> str:
         if packed == 0xFFFFFFFF and len(extra) >= 20:
             _, packed = struct.unpack("<QQ", extra[4:20])
         begin = file.tell()
-        place = f"in or after member {number}, {name}, which begins at byte {begin}"
+        place = f"in or after member {number}, {shown(name)}, which begins at byte {begin}"
+        if packed > size - begin:
+            break
         file.seek(begin + packed)
     return place

@@ -1,10 +1,12 @@
 """Arrays of integers with any number of axes: .npy, .npz, IDX files, and the built-in digits."""
 
+import io
+import lzma
 import math
 import struct
-import zipfile
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -16,65 +18,115 @@ from axial.errors import DataError
 from axial.sources.archives import DAMAGE, open_maybe_gzip, open_zip
 from axial.sources.options import ReadOptions
 from axial.sources.record import (
+    CHUNK,
     Record,
     Source,
     choose_split,
     rows_per_chunk,
 )
 
+BROKEN = (*DAMAGE, lzma.LZMAError, MemoryError, OSError, OverflowError, RuntimeError)
+"""What reading a damaged member of an archive can raise."""
 _LABEL_KEYS = ("labels", "label", "y", "targets")
 
 
 class NpyStream:
-    """An array in the .npy format, read front to back in pieces; never more than one in memory."""
+    """An array in the .npy format, read front to back in pieces; never more than one in memory.
 
-    def __init__(self, file: BinaryIO, where: str) -> None:
+    `size` is how many bytes the file has, header and all, where that is known.
+    """
+
+    def __init__(self, file: BinaryIO, where: str, size: int | None = None) -> None:
         self.where = where
         self._file = file
-        try:
-            version = npy.read_magic(file)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            self.shape, self._fortran, self.dtype = read(file)
-        except (*DAMAGE, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise DataError(f"{where}: is no array ({reason}); write it again") from error
-        if self.dtype.hasobject:
-            raise DataError(f"{where}: holds Python objects, which can run code; save integers")
+        self.shape, self._fortran, self.dtype = _npy_header(file, where)
+        self._total = math.prod(self.shape) * self.dtype.itemsize
+        self._row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        self._held = self._total if size is None else size - file.tell()
+        if self._held > self._total:
+            raise DataError(
+                f"{where}: holds {self._held:,} bytes, but its header tells of {self._total:,}; "
+                f"write it again"
+            )
+        if self._held < min(self._row, self._total):
+            raise self._cut(self._held, "")
 
     def all(self) -> Array:
         """The whole array."""
-        size = math.prod(self.shape) * self.dtype.itemsize
-        flat = np.frombuffer(self._take(size, 0), self.dtype)
+        if self._held < self._total:
+            raise self._cut(self._held, "")
+        data = self._take(self._total, 0)
+        if len(data) < self._total:
+            raise self._cut(len(data), "")
+        flat = np.frombuffer(data, self.dtype)
         return flat.reshape(self.shape[::-1]).T if self._fortran else flat.reshape(self.shape)
 
     def chunks(self) -> Iterator[Array]:
-        """Pieces along the first axis."""
+        """Pieces along the first axis; those before a cut are given before the error is raised."""
+        if not self._total:
+            return
         if self._fortran or not self.shape:
             yield self.all()
             return
-        row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        step = rows_per_chunk(row)
+        step = rows_per_chunk(self._row)
         for start in range(0, self.shape[0], step):
             count = min(step, self.shape[0] - start)
-            data = np.frombuffer(self._take(count * row, start * row), self.dtype)
-            yield data.reshape(count, *self.shape[1:])
+            data = self._take(count * self._row, start * self._row)
+            whole = len(data) // self._row if self._row else count
+            if whole:
+                rows = np.frombuffer(data, self.dtype, whole * math.prod(self.shape[1:]))
+                yield rows.reshape(whole, *self.shape[1:])
+            if whole < count:
+                raise self._cut(start * self._row + len(data), "")
 
     def _take(self, size: int, start: int) -> bytes:
+        """The next bytes, fewer where the file ends."""
         try:
-            data = self._file.read(size)
-        except DAMAGE as error:
+            return read_up_to(self._file, size)
+        except BROKEN as error:
             raise self._cut(start, f" ({error})") from error
-        if len(data) < size:
-            raise self._cut(start + len(data), "")
-        return data
 
     def _cut(self, byte: int, reason: str) -> DataError:
-        total = math.prod(self.shape) * self.dtype.itemsize
-        row = max(1, math.prod(self.shape[1:]) * self.dtype.itemsize)
         return DataError(
-            f"{self.where}: damaged or cut short{reason} at byte {byte} of its {total:,}, in or "
-            f"after example {byte // row} of {self.shape[0] if self.shape else 1}; fetch it again"
+            f"{self.where}: damaged or cut short{reason} at byte {byte} of its {self._total:,}, in "
+            f"or after example {byte // max(1, self._row)} of "
+            f"{self.shape[0] if self.shape else 1}; fetch it again"
         )
+
+
+def _npy_header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether the first axis is the fastest, and type."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's, about what is odd in a header
+            version = npy.read_magic(file)
+            if version not in ((1, 0), (2, 0), (3, 0)):
+                raise ValueError(f"of version {version[0]}.{version[1]}")
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = read(file)
+    except Exception as error:  # a damaged header is parsed as Python, which can raise anything
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{where}: is no array ({reason}); write it again") from error
+    if dtype.hasobject:
+        raise DataError(f"{where}: holds Python objects, which can run code; save integers")
+    if not dtype.itemsize or any(type(n) is not int or n < 0 for n in shape):
+        raise DataError(f"{where}: claims the shape {shape} of {dtype}; write it again")
+    return shape, fortran, dtype
+
+
+def read_up_to(file: BinaryIO, size: int) -> bytes:
+    """Up to `size` bytes, fewer where a file ends; takes memory only for what is there."""
+    parts: list[bytes] = []
+    while size > 0:
+        try:
+            part = cast(io.BufferedIOBase, file).read1(min(size, CHUNK))
+        except EOFError:  # a gzip file that was cut: what came before it is whole
+            break
+        if not part:
+            break
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def open_array(path: Path, options: ReadOptions) -> Source:
@@ -149,13 +201,14 @@ def _choose(path: Path, options: ReadOptions) -> tuple[str, list[str], str | Non
 
 def _stream(path: Path, name: str, where: str, stack: ExitStack) -> NpyStream:
     if not name:
-        return NpyStream(stack.enter_context(path.open("rb")), where)
+        return NpyStream(stack.enter_context(path.open("rb")), where, path.stat().st_size)
     archive = stack.enter_context(open_zip(path, str(path)))
     try:
         member = stack.enter_context(archive.open(f"{name}.npy"))
-    except (KeyError, zipfile.BadZipFile) as error:
+        size = archive.getinfo(f"{name}.npy").file_size
+    except (KeyError, *BROKEN) as error:
         raise DataError(f"{where}: damaged ({error}); fetch it again") from error
-    return NpyStream(cast(BinaryIO, member), where)
+    return NpyStream(cast(BinaryIO, member), where, size)
 
 
 def _channels(stream: NpyStream, options: ReadOptions) -> bool:
@@ -179,8 +232,9 @@ def _channels(stream: NpyStream, options: ReadOptions) -> bool:
 
 def _largest(chunks: Callable[[], Iterator[Array]], where: str, dtype: np.dtype[Any]) -> int:
     smallest, largest = 0, 0
-    for chunk in chunks():
-        smallest, largest = min(smallest, int(chunk.min())), max(largest, int(chunk.max()))
+    with suppress(DataError):  # comes again when the records are read, where it can be skipped
+        for chunk in chunks():
+            smallest, largest = min(smallest, int(chunk.min())), max(largest, int(chunk.max()))
     if smallest < 0:
         raise DataError(f"{where}: holds {smallest}; values are counted from 0, so shift it first")
     if largest >= MOST_VALUES:
@@ -220,7 +274,7 @@ def find_idx(path: Path) -> dict[str, Path]:
     stems = {"train": "train-images", "test": "t10k-images"}
     found: dict[str, Path] = {}
     for split, stem in stems.items():
-        for file in sorted(path.glob(f"{stem}*idx*")):
+        for file in sorted(p for p in path.glob(f"{stem}*idx*") if p.is_file()):
             found.setdefault(split, file)
     return found
 
@@ -239,6 +293,11 @@ def open_idx(path: Path, options: ReadOptions) -> Source:
     labels = _idx_labels(beside) if beside != file and beside.is_file() else None
     with open_maybe_gzip(file) as stream:
         shape = _idx_shape(stream, file)
+    if len(shape) < 2:
+        raise DataError(f"{file}: claims the shape {shape}: examples without axes; use another")
+    # Gzip packs no more than 1,032 bytes into one.
+    if math.prod(shape[1:]) > 1032 * file.stat().st_size:
+        raise DataError(f"{file}: is too short for a single example of {shape}; fetch it again")
     return Source(
         name=path.resolve().name if path.is_dir() else path.name.split(".")[0],
         reader="IDX" + (" with labels" if labels is not None else ""),
@@ -255,22 +314,26 @@ def _idx_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
     try:
         head = stream.read(4)
         if not is_idx(head):
-            raise DataError(f"{path}: is no IDX file of bytes")
-        sizes = stream.read(4 * head[3])
-        return struct.unpack(f">{head[3]}I", sizes)
-    except DAMAGE as error:
+            raise DataError(f"{path}: is no IDX file of bytes; fetch it again")
+        shape = struct.unpack(f">{head[3]}I", stream.read(4 * head[3]))
+    except BROKEN as error:
         raise DataError(f"{path}: cut short in its header; fetch it again") from error
+    if not all(shape):
+        raise DataError(f"{path}: claims the shape {shape}, which holds nothing; fetch it again")
+    return shape
 
 
 def _idx_labels(path: Path) -> Array:
     with open_maybe_gzip(path) as stream:
-        count = math.prod(_idx_shape(stream, path))
+        shape = _idx_shape(stream, path)
+        if len(shape) > 1:
+            raise DataError(f"{path}: claims the shape {shape}, but labels are one row; remove it")
         try:
-            labels = np.frombuffer(stream.read(count), np.uint8)
-        except DAMAGE as error:
+            labels = np.frombuffer(read_up_to(stream, shape[0]), np.uint8)
+        except BROKEN as error:
             raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
-    if len(labels) < count:
-        raise DataError(f"{path}: cut short at label {len(labels)} of {count}; fetch it again")
+    if len(labels) < shape[0]:
+        raise DataError(f"{path}: cut short at label {len(labels)} of {shape[0]}; fetch it again")
     return labels
 
 
@@ -280,26 +343,39 @@ def _idx_records(
     count, *axes = shape
     row = math.prod(axes)
     if labels is not None and len(labels) != count:
-        raise DataError(f"{path}: holds {count} examples, but there are {len(labels)} labels")
+        raise DataError(
+            f"{path}: holds {count} examples, but there are {len(labels)} labels; fetch both again"
+        )
     with open_maybe_gzip(path) as stream:
         _idx_shape(stream, path)
         for start in range(0, count, step := rows_per_chunk(row)):
-            wanted = min(step, count - start) * row
+            wanted = min(step, count - start)
             data, reason = b"", ""
             try:
-                data = stream.read(wanted)
-            except DAMAGE as error:
+                data = read_up_to(stream, wanted * row)
+            except BROKEN as error:
                 reason = f" ({error})"
-            if len(data) < wanted:
+            if whole := len(data) // row:
+                x = np.frombuffer(data, np.uint8, whole * row).reshape(-1, *axes, 1)
+                part = None if labels is None else labels[start : start + whole]
+                yield Record(f"{path}: example {start}", x, part)
+            if whole < wanted:
                 byte = 4 + 4 * len(shape) + start * row + len(data)
                 yield DataError(
                     f"{path}: cut short at byte {byte}{reason}, in or after example "
-                    f"{start + len(data) // row} of {count}; fetch it again"
+                    f"{start + whole} of {count}; fetch it again"
                 )
                 return
-            x = np.frombuffer(data, np.uint8).reshape(-1, *axes, 1)
-            part = None if labels is None else labels[start : start + step]
-            yield Record(f"{path}: example {start}", x, part)
+        yield from _idx_end(stream, path, count)
+
+
+def _idx_end(stream: BinaryIO, path: Path, count: int) -> Iterator[DataError]:
+    """What is wrong after the last example; gzip compares its checksum only there."""
+    try:
+        if read_up_to(stream, 1):
+            yield DataError(f"{path}: holds more than the {count} examples it tells of; check it")
+    except BROKEN as error:
+        yield DataError(f"{path}: damaged somewhere ({error}); fetch it again")
 
 
 def open_digits(options: ReadOptions) -> Source:

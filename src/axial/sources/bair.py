@@ -37,7 +37,8 @@ def find_records(path: Path) -> dict[str, list[Path]]:
     files = [path] if path.is_file() else sorted(p for s in SUFFIXES for p in path.rglob(f"*{s}"))
     found: dict[str, list[Path]] = {}
     for file in files:
-        found.setdefault(file.resolve().parent.name, []).append(file)
+        # Not resolve(): in a store of links all files may lie in one folder.
+        found.setdefault(file.absolute().parent.name, []).append(file)
     return found
 
 

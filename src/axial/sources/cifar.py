@@ -23,6 +23,7 @@ from axial.sources.record import (
 BATCH = re.compile(r"(data_batch_\d+|test_batch)(\.bin)?")
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _ROW = 3 * 32 * 32
+_LARGEST = 1 << 28
 _OFFICIAL = {"train": 50_000, "test": 10_000}
 
 
@@ -90,14 +91,34 @@ def _batches(path: Path, split: str, *, binary: bool) -> Iterator[Entry | DataEr
 
     if path.is_dir():
         files = sorted((f for f in path.iterdir() if wanted(f.name)), key=lambda f: natural(f.name))
-        yield from (Entry(file.name, str(file), file.read_bytes()) for file in files)
+        yield from map(_read, files)
     elif BATCH.fullmatch(path.name):
-        yield Entry(path.name, str(path), path.read_bytes())
+        yield _read(path)
     else:
-        entries = list(tar_entries(path, wanted))
-        yield from (entry for entry in entries if isinstance(entry, DataError))
-        whole = [entry for entry in entries if isinstance(entry, Entry)]
+        whole: list[Entry] = []
+        for entry in tar_entries(path, wanted):
+            if isinstance(entry, DataError):
+                yield entry
+                continue
+            whole.append(entry)
+            if sum(len(one.data) for one in whole) > _LARGEST:
+                raise DataError(
+                    f"{path}: its batches take more than {_LARGEST:,} bytes, CIFAR-10's take "
+                    f"155,000,000; fetch it again"
+                )
         yield from sorted(whole, key=lambda entry: natural(entry.name))
+
+
+def _read(file: Path) -> Entry | DataError:
+    if not file.is_file():
+        return DataError(
+            f"{file}: is named like a batch but is no file (a folder, or a link to nothing); "
+            f"fetch it again or remove it"
+        )
+    try:
+        return Entry(file.name, str(file), file.read_bytes())
+    except OSError as error:
+        return DataError(f"{file}: cannot be read ({error.strerror}); check its permissions")
 
 
 def _binary_records(batch: Entry) -> Iterator[Record | DataError]:

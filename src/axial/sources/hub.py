@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from axial.data import MOST_VALUES
+from axial.data import MOST_VALUES, dtype_for
 from axial.errors import DataError
 from axial.sources.options import ReadOptions
-from axial.sources.pictures import OPTIONS, decoder
+from axial.sources.pictures import OPTIONS, changes, decoder
 from axial.sources.record import Record, Source, choose_split
 
 
@@ -37,9 +37,14 @@ def open_hub(what: str, options: ReadOptions) -> Source:
         names=names or None,
         classes=len(names) if names else 0,
         count=len(found),
-        records=_pictures(what, found, column) if pictures else _arrays(what, found, column),
+        records=(
+            _pictures(what, found, column)
+            if pictures
+            else _arrays(what, found, column, options.values)
+        ),
         decode=decoder(options) if pictures else None,
         takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
+        notes=changes(options) if pictures else [],
     )
 
 
@@ -91,16 +96,20 @@ def _label(row: dict[str, Any]) -> Any:
     return found[0] if found and isinstance(found[0], int) else None
 
 
-def _pictures(what: str, found: Any, column: str) -> Iterator[Record]:
+def _pictures(what: str, found: Any, column: str) -> Iterator[Record | DataError]:
     import datasets
 
     raw = found.cast_column(column, datasets.Image(decode=False))
     for number, row in enumerate(raw):
-        data = row[column]
-        yield Record(f"{what}: row {number}", data["bytes"] or data["path"], _label(row))
+        where, data = f"{what}: row {number}", row[column] or {}
+        if picture := data.get("bytes") or data.get("path"):
+            yield Record(where, picture, _label(row))
+        else:
+            yield DataError(f"{where}: {column!r} is empty; go on without it by --skip-bad")
 
 
-def _arrays(what: str, found: Any, column: str) -> Iterator[Record | DataError]:
+def _arrays(what: str, found: Any, column: str, values: int | None) -> Iterator[Record | DataError]:
+    dtype = dtype_for(values or 256)
     for number, row in enumerate(found):
         where = f"{what}: row {number}"
         try:
@@ -110,5 +119,11 @@ def _arrays(what: str, found: Any, column: str) -> Iterator[Record | DataError]:
         if x.dtype.kind not in "iu" or not x.size or x.min() < 0 or x.max() >= MOST_VALUES:
             yield DataError(f"{where}: {column!r} is no array of integers from 0; use --key")
             continue
+        if x.max() > np.iinfo(dtype).max:
+            yield DataError(
+                f"{where}: {column!r} holds {x.max()}, beyond 255; tell how many values there are "
+                f"by --values"
+            )
+            continue
         x = x if x.ndim >= 3 and x.shape[-1] <= 4 else x[..., None]
-        yield Record(where, x[None].astype(np.uint8 if x.max() < 256 else np.uint16), _label(row))
+        yield Record(where, x[None].astype(dtype), _label(row))

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from axial.data import Array
 from axial.errors import DataError
-from axial.sources.archives import DAMAGE, open_zip
+from axial.sources.archives import DAMAGE, open_zip, shown
 from axial.sources.arrays import NpyStream
 from axial.sources.options import ReadOptions
 from axial.sources.pickled import read_batch
@@ -32,6 +32,8 @@ OLD_NAME = re.compile(r"(train|valid)_(\d+)x\2(\.tar(\.gz)?)?")
 NEW_NAME = re.compile(
     r"(?:train_data_batch_\d+|val_data|Imagenet\d+_(?:train|val))(?:_npz)?(?:\.npz|\.zip)?", re.I
 )
+_MOST = 1 << 24
+_LARGEST_ROW = 3 << 24
 _OFFICIAL = {
     (OLD, "train"): 1_281_149,
     (OLD, "valid"): 49_999,
@@ -61,16 +63,19 @@ def open_old(path: Path, options: ReadOptions) -> Source:
     split = choose_split(options.split, [name for name, _ in parts], path, [{"valid", "test"}])
     part = parts[split, size]
     records = open_folder(part, options).records if part.is_dir() else tar_records(part)
+    changed = options.size is not None and options.size != int(size)
+    how = f"{'patches of' if options.patches else 'shrunk to'} {options.size}"
     return Source(
-        name=f"ImageNet{options.size or size}",
+        name=f"ImageNet{size} {how}" if changed else f"ImageNet{size}",
         reader="ImageNet, old version, " + ("folder of PNGs" if part.is_dir() else "tar of PNGs"),
         version=OLD,
         split=split,
         values=256,
-        count=_OFFICIAL[OLD, split],
+        count=None if changed and options.patches else _OFFICIAL[OLD, split],
         official=_OFFICIAL[OLD, split],
         records=records,
         decode=decoder(options),
+        notes=[f"{how}, so not the official ImageNet{options.size}"] if changed else [],
         takes=OPTIONS,
     )
 
@@ -127,7 +132,7 @@ def _batches(path: Path) -> Iterator[_Batch]:
     with open_zip(path, str(path)) as outer:
         inside = [n for n in outer.namelist() if NEW_NAME.fullmatch(PurePosixPath(n).name)]
     for name in inside:
-        yield _Batch(PurePosixPath(name).name, f"{path}: {name}", _opener(path, name))
+        yield _Batch(PurePosixPath(name).name, f"{path}: {shown(name)}", _opener(path, name))
 
 
 def _opener(path: Path, name: str) -> Callable[[ExitStack], BinaryIO]:
@@ -169,11 +174,19 @@ def _npz_parts(file: BinaryIO, batch: _Batch, stack: ExitStack) -> Iterator[tupl
     inner = stack.enter_context(open_zip(path if path.is_file() else file, batch.where))
     if not {"data.npy", "labels.npy"} <= set(inner.namelist()):
         raise DataError(f"{batch.where}: has no `data` and `labels`; not an ImageNet batch")
-    with inner.open("labels.npy") as stream:
-        labels = NpyStream(cast(BinaryIO, stream), f"{batch.where}: labels").all()
-    with inner.open("data.npy") as stream:
+    with inner.open("labels.npy") as first, inner.open("data.npy") as second:
+        named = NpyStream(cast(BinaryIO, first), f"{batch.where}: labels")
+        data = NpyStream(cast(BinaryIO, second), f"{batch.where}: data")
+        if named.shape != data.shape[:1] or math.prod(named.shape) > _MOST:
+            raise DataError(
+                f"{batch.where}: has labels of shape {named.shape} for data of shape "
+                f"{data.shape}; not an ImageNet batch"
+            )
+        if not data.shape or not math.prod(data.shape) or math.prod(data.shape[1:]) > _LARGEST_ROW:
+            raise DataError(f"{batch.where}: has data of shape {data.shape}; not an ImageNet batch")
+        labels = named.all()
         row = 0
-        for rows in NpyStream(cast(BinaryIO, stream), f"{batch.where}: data").chunks():
+        for rows in data.chunks():
             yield rows, labels[row : row + len(rows)]
             row += len(rows)
 
@@ -187,13 +200,22 @@ def _pickled_parts(file: BinaryIO, batch: _Batch) -> Iterator[tuple[Array, Array
 
 def _pictures(rows: Array, labels: Array, where: str) -> tuple[Array, Array]:
     """Official batches are planes in rows, labelled from 1; others (k, h, w, 3), from 0."""
-    if rows.dtype != "uint8" or len(labels) != len(rows):
-        raise DataError(f"{where}: {rows.dtype} pictures, {len(labels)} labels; not a batch")
+    if rows.dtype != "uint8" or labels.dtype.kind not in "iu" or labels.shape != rows.shape[:1]:
+        raise DataError(
+            f"{where}: {rows.dtype} pictures of shape {rows.shape}, {labels.dtype} labels of shape "
+            f"{labels.shape}; not a batch"
+        )
+    first = 1 if rows.ndim == 2 else 0
+    if len(labels) and not first <= labels.min() <= labels.max() <= first + 999:
+        raise DataError(
+            f"{where}: has labels {labels.min()} to {labels.max()}, not {first} to {first + 999}; "
+            f"not an ImageNet batch"
+        )
     if rows.ndim == 2:
         size = math.isqrt(rows.shape[1] // 3)
-        if 3 * size * size != rows.shape[1]:
+        if not size or 3 * size * size != rows.shape[1]:
             raise DataError(f"{where}: rows of {rows.shape[1]} bytes are no square RGB pictures")
-        return planar(rows, size), labels - 1
+        return planar(rows, size), labels.astype("int64") - 1
     if rows.ndim != 4 or rows.shape[-1] != 3:
         raise DataError(f"{where}: holds {rows.shape}, not RGB pictures")
     return rows, labels

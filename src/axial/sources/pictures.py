@@ -5,7 +5,7 @@ import io
 import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO, Literal
 
 import numpy as np
@@ -25,13 +25,14 @@ _GREY, _COLOUR = ("1", "L"), ("RGB", "P")
 
 def open_folder(path: Path, options: ReadOptions) -> Source:
     """A folder of pictures, in subfolders or not; one named after a split is that split."""
-    splits = sorted(entry.name for entry in path.iterdir() if entry.name in SPLITS)
+    splits = sorted(e.name for e in path.iterdir() if e.name in SPLITS and e.is_dir())
     split = choose_split(options.split, splits, path) if splits else options.split
     folder = path / split if splits and split else path
     files, ignored = _picture_files(folder)
     if not files:
         raise DataError(f"{folder}: holds no pictures; give a folder with some in it")
-    names = _label_names(files)
+    others = [_picture_files(path / other)[0] for other in splits if other != split]
+    names = _label_names(files, others)
     notes = [f"{ignored} other files ignored"] if ignored else []
     return Source(
         name=path.resolve().name,
@@ -44,7 +45,7 @@ def open_folder(path: Path, options: ReadOptions) -> Source:
         records=_file_records(folder, files, names),
         decode=decoder(options),
         takes=OPTIONS,
-        notes=notes,
+        notes=notes + changes(options),
     )
 
 
@@ -55,9 +56,10 @@ def open_picture(path: Path, options: ReadOptions) -> Source:
         reader="picture",
         split=options.split,
         values=256,
-        records=iter([Record(str(path), path)]),
+        records=iter([Record(str(path), str(path))]),
         decode=decoder(options),
         takes=OPTIONS,
+        notes=changes(options),
     )
 
 
@@ -71,7 +73,16 @@ def open_tar(path: Path, options: ReadOptions) -> Source:
         records=tar_records(path),
         decode=decoder(options),
         takes=OPTIONS,
+        notes=changes(options),
     )
+
+
+def changes(options: ReadOptions) -> list[str]:
+    """What the options do to every picture, for the description."""
+    notes = [f"converted to {options.convert}"] if options.convert else []
+    if options.size:
+        notes.append(f"{'patches of' if options.patches else 'shrunk to'} {options.size}")
+    return notes
 
 
 def tar_records(path: Path) -> Iterator[Record | DataError]:
@@ -81,9 +92,14 @@ def tar_records(path: Path) -> Iterator[Record | DataError]:
 
 
 def is_picture_name(name: str) -> bool:
-    """Whether a name ends as pictures do, and is not one of a system's hidden files."""
+    """Whether a name ends as pictures do, and neither it nor a folder of it is hidden."""
     own = PurePosixPath(name)
-    return own.suffix.lower() in _suffixes() and not own.name.startswith(".")
+    return own.suffix.lower() in _suffixes() and not is_hidden(own)
+
+
+def is_hidden(path: PurePath) -> bool:
+    """Whether any part of a relative path begins with a dot, as a system's own files do."""
+    return any(part.startswith(".") and part != ".." for part in path.parts)
 
 
 @functools.cache
@@ -93,25 +109,39 @@ def _suffixes() -> frozenset[str]:
 
 
 def _picture_files(folder: Path) -> tuple[list[str], int]:
-    """Paths below a folder, sorted, with / between their parts; and how many others there are."""
-    found, ignored = [], 0
-    for root, folders, files in os.walk(folder):
-        folders.sort()
-        below = Path(root).relative_to(folder).as_posix()
-        for name in files:
-            if is_picture_name(name):
-                found.append(name if below == "." else f"{below}/{name}")
-            else:
-                ignored += not name.startswith(".")
+    """Paths below a folder, sorted, with / between their parts; and how many others there are.
+
+    A link to nothing is listed, so that it is noticed; pipes and devices are not, for they hang.
+    """
+    found, ignored, below = [], 0, [""]
+    while below:
+        within = below.pop()
+        with os.scandir(folder / within) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    below += [] if entry.is_symlink() else [f"{within}{entry.name}/"]
+                elif is_picture_name(entry.name) and (entry.is_file() or _leads_nowhere(entry)):
+                    found.append(within + entry.name)
+                else:
+                    ignored += 1
     return sorted(found), ignored
 
 
-def _label_names(files: list[str]) -> list[str]:
-    """The first folder below the top, if every picture lies in one and there are several."""
+def _leads_nowhere(entry: "os.DirEntry[str]") -> bool:
+    return entry.is_symlink() and not Path(entry).exists()
+
+
+def _label_names(files: list[str], others: list[list[str]]) -> list[str]:
+    """The first folders below the top, if every picture lies in one and there are several.
+
+    Those of the other splits count too, so that a label has the same number in all of them.
+    """
     if any("/" not in name for name in files):
         return []
-    names = sorted({name.split("/", 1)[0] for name in files})
-    return names if len(names) > 1 else []
+    tops = [{n.split("/", 1)[0] for n in part if "/" in n} for part in (files, *others)]
+    return sorted(set().union(*tops)) if any(len(top) > 1 for top in tops) else []
 
 
 def _file_records(folder: Path, files: list[str], names: list[str]) -> Iterator[Record]:
@@ -160,6 +190,10 @@ class Decoder:
     def _examples(self, image: Image.Image, where: str) -> Array:
         if getattr(image, "is_animated", False) and image.format != "MPO":
             raise DataError(f"{where}: is animated; cut it into clips by --frames")
+        if image.mode == "F":
+            raise DataError(
+                f"{where}: holds fractions, which no conversion keeps; round it to 8 bits first"
+            )
         image = self._upright(image) if self.convert else _exact(image, where)
         if self.size and not self.patches:
             image = shrink(image, self.size, where)
@@ -169,13 +203,13 @@ class Decoder:
 
     def _upright(self, image: Image.Image) -> Image.Image:
         """Convert anything to 8-bit colour or grey, transparent parts on white."""
+        image = _turned(image)  # first: what follows forgets how the camera was held
         if image.mode.startswith("I"):
             scaled = np.asarray(image).astype(np.int64) >> 8
             image = Image.fromarray(scaled.clip(0, 255).astype(np.uint8))
         if image.has_transparency_data:
             over = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
-        image = _turned(image)
         return image.convert("RGB").convert("L") if self.convert == "grey" else image.convert("RGB")
 
 
@@ -205,15 +239,18 @@ def _open(record: Record) -> BinaryIO:
 
 def _exact(image: Image.Image, where: str) -> Image.Image:
     """Grey or RGB with 8 bits, of which nothing was lost; anything else is refused."""
-    if image.mode.startswith(("I", "F")) or _has_16_bits(image):
+    if image.mode.startswith("I") or _has_16_bits(image):
         raise DataError(
             f"{where}: has more than 8 bits a channel; --convert rgb or grey keeps the upper 8"
         )
+    if (largest := _largest_allowed(image)) != 255:
+        raise DataError(f"{where}: counts to {largest}, not 255; --convert rgb or grey rescales it")
+    image = _turned(image)
     if image.has_transparency_data:
         image = _opaque(image, where)
     if image.mode not in _GREY + _COLOUR:
         raise DataError(f"{where}: is {image.mode}, not RGB or grey; use --convert rgb or grey")
-    return _turned(image.convert("L" if image.mode in _GREY else "RGB"))
+    return image.convert("L" if image.mode in _GREY else "RGB")
 
 
 def _opaque(image: Image.Image, where: str) -> Image.Image:
@@ -229,13 +266,29 @@ def _opaque(image: Image.Image, where: str) -> Image.Image:
 
 def _has_16_bits(image: Image.Image) -> bool:
     """Whether Pillow would drop the lower half of each sample, which it does without a word."""
-    if not isinstance(image, ImageFile.ImageFile) or image.format not in ("PNG", "TIFF"):
+    if not isinstance(image, ImageFile.ImageFile) or image.format not in ("PNG", "TIFF", "SGI"):
         return False
-    return any("16" in str(tile.args) for tile in image.tile)
+    return any(tile.codec_name == "SGI16" or "16" in _raw_mode(tile.args) for tile in image.tile)
+
+
+def _raw_mode(args: object) -> str:
+    """How the samples lie in the file, from what Pillow tells its decoders."""
+    return str(args[0] if isinstance(args, tuple) and args else args)
+
+
+def _largest_allowed(image: Image.Image) -> int:
+    """The value a PPM or PGM calls white, which Pillow makes 255 without a word."""
+    if not isinstance(image, ImageFile.ImageFile) or image.format != "PPM":
+        return 255
+    for tile in image.tile:
+        if tile.codec_name in ("ppm", "ppm_plain") and isinstance(tile.args, tuple):
+            return int(tile.args[1])
+    return 255
 
 
 def _turned(image: Image.Image) -> Image.Image:
     """The picture as a camera meant it to be looked at."""
+    image.load()  # a TIFF turns itself then
     turned = image.getexif().get(_ORIENTATION, 1) != 1
     return ImageOps.exif_transpose(image) if turned else image
 

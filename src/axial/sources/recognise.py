@@ -71,6 +71,8 @@ def _folder(path: Path, options: ReadOptions) -> _Opener:
 
 def _file(path: Path) -> _Opener:
     """The reader for a file, by its first bytes where they tell, else by its official name."""
+    if not path.is_file():
+        raise DataError(f"{path}: is a pipe or a device; write what comes out of it to a file")
     with path.open("rb") as file:
         head = file.read(512)
     if not head:

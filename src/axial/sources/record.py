@@ -57,7 +57,7 @@ class Source:
 
 def natural(name: str) -> tuple[Any, ...]:
     """Sort key that puts batch_2 before batch_10."""
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
 def rows_per_chunk(row_bytes: int) -> int:

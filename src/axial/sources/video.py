@@ -10,7 +10,7 @@ import numpy as np
 
 from axial.errors import DataError
 from axial.sources.options import ReadOptions
-from axial.sources.pictures import shrink
+from axial.sources.pictures import changes, is_hidden, shrink
 from axial.sources.record import Record, Source, natural
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def find_videos(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    found = (p for p in found if not is_hidden(p.relative_to(path)))
     return sorted(found, key=lambda p: [natural(part) for part in p.parts])
 
 
@@ -58,7 +59,10 @@ def open_video(path: Path, options: ReadOptions) -> Source:
         split=options.split,
         values=256,
         records=_records(files, options),
-        notes=[f"clips of {options.frames} consecutive frames; the last few of a video dropped"],
+        notes=[
+            f"clips of {options.frames} consecutive frames; the last few of a video dropped",
+            *changes(options),
+        ],
         takes=frozenset({"frames", "size", "convert"}),
     )
 
