@@ -383,3 +383,19 @@ def test_a_tiny_archive_of_huge_cifar_batches_is_refused_before_memory_is_full(t
 def test_digits_that_are_no_decimals_are_sorted_as_text():
     assert sorted(["²", "a10", "a2"], key=natural) == ["a2", "a10", "²"]
     assert natural("1²2") == ("", 1, "²", 2, "")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_an_npz_cut_short_gives_what_it_still_holds_when_the_bad_is_skipped(tmp_path, save, share):
+    x = np.random.default_rng(0).integers(0, 256, (500, 16, 16, 3), dtype=np.uint8)
+    save(tmp_path / "whole.npz", clips=x)
+    data = (tmp_path / "whole.npz").read_bytes()
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(DataError, match=r"cut short at byte .*, in or after member 1, clips\.npy"):
+        pack(cut, tmp_path / "a.npy")
+    report = pack(cut, tmp_path / "a.npy", ReadOptions(skip_bad=True))
+    kept = report.packed.array
+    assert abs(len(kept) - share * len(x)) < 5 and (kept == x[: len(kept)]).all()
+    assert report.packed.description.skipped == 1 and "in or after example" in report.bad[0]

@@ -11,10 +11,10 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -79,9 +79,11 @@ def pack(
         collector = _Collector(writer, opened, skip_bad=options.skip_bad)
         if is_packed(source):
             collector.inherit(open_packed(source))
-        pieces = _decoded(opened, _workers(workers))
         try:
-            with _progress(opened.count, shown=progress) as advance:
+            with (
+                closing(_decoded(opened, _workers(workers))) as pieces,
+                _progress(opened.count, shown=progress) as advance,
+            ):
                 for piece in pieces:
                     collector.add(piece)
                     advance(writer.count)
@@ -230,15 +232,19 @@ def _misfit(where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...]
     return f"{where}: is {mine}, but {first} is {theirs}; use --size or --patches to make all alike"
 
 
-def _decoded(source: Source, workers: int) -> Iterator[_Piece]:
-    """The records of a source in their order, decoded."""
+def _decoded(source: Source, workers: int) -> Generator[_Piece, None, None]:
+    """The records of a source in their order, decoded; to be closed, which ends the workers."""
     if source.decode is None:
-        return ([record] for record in source.records)
+        yield from ([record] for record in source.records)
+        return
     pieces = _Pieces(source.records)
     head = list(islice(pieces, 2))
-    if workers > 1 and len(head) > 1:
-        return map(pieces.learn, _in_parallel(source.decode, chain(head, pieces), workers))
-    return (pieces.learn(_decode(source.decode, piece)) for piece in chain(head, pieces))
+    if workers == 1 or len(head) < 2:
+        for piece in chain(head, pieces):
+            yield pieces.learn(_decode(source.decode, piece))
+        return
+    with closing(_in_parallel(source.decode, chain(head, pieces), workers)) as decoded:
+        yield from map(pieces.learn, decoded)
 
 
 class _Pieces:
@@ -279,7 +285,9 @@ def _decode(decode: _Decode, piece: _Piece) -> _Piece:
     return found
 
 
-def _in_parallel(decode: _Decode, pieces: Iterator[_Piece], workers: int) -> Iterator[_Piece]:
+def _in_parallel(
+    decode: _Decode, pieces: Iterator[_Piece], workers: int
+) -> Generator[_Piece, None, None]:
     """Decode pieces in other processes, a few ahead of the reader, in order."""
     context = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_quiet)

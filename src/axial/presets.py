@@ -4,6 +4,8 @@ A preset is a function from the shape of the data to a complete configuration; i
 the data it is named after.
 """
 
+from dataclasses import asdict
+
 from axial.config import DataShape, Inner, ModelConfig
 from axial.errors import ConfigError
 
@@ -92,10 +94,7 @@ def fitted(
     """Sizes for any number of axes: `rounds` full cycles in the encoder and in each outer level."""
     count = len(data.axes)
     return ModelConfig(
-        axes=data.axes,
-        channels=data.channels,
-        values=data.values,
-        classes=data.classes,
+        **asdict(data),
         width=width,
         heads=heads,
         encoder_layers=rounds * count if data.channels > 1 else 0,
@@ -129,10 +128,7 @@ def _two_axes(
             f"this preset is for two axes, not {len(data.axes)}: small, base and large fit any data"
         )
     return ModelConfig(
-        axes=data.axes,
-        channels=data.channels,
-        values=data.values,
-        classes=data.classes,
+        **asdict(data),
         width=width,
         heads=16,
         encoder_layers=layers[0],

@@ -4,6 +4,7 @@ The tar reader is our own because Python's takes an archive cut short at a heade
 """
 
 import gzip
+import io
 import lzma
 import struct
 import zipfile
@@ -270,31 +271,70 @@ def open_zip(file: Path | BinaryIO, where: str) -> zipfile.ZipFile:
     try:
         return _Zip(file)
     except DAMAGE as error:
-        if isinstance(file, Path):
-            with file.open("rb") as stream:
-                place = _cut_member(stream)
-            size = file.stat().st_size
-            raise DataError(
-                f"{where}: cut short at byte {size}, {place}; fetch it again"
-            ) from error
-        raise DataError(f"{where}: damaged or cut short ({error}); fetch it again") from error
+        if not isinstance(file, Path):
+            raise DataError(f"{where}: damaged or cut short ({error}); fetch it again") from error
+        size, place = file.stat().st_size, CutZip(file).place
+        raise DataError(f"{where}: cut short at byte {size}, {place}; fetch it again") from error
 
 
-def _cut_member(file: BinaryIO) -> str:
-    """Follow the headers between the members up to the one that is not whole."""
-    number, place = 0, "before its first member"
-    size = file.seek(0, 2)
-    file.seek(0)
-    while len(header := file.read(30)) == 30 and header[:4] == b"PK\x03\x04":
-        number += 1
-        packed, _, name_length, extra_length = struct.unpack("<IIHH", header[18:30])
-        name = file.read(name_length).decode(errors="replace")
-        extra = file.read(extra_length)
-        if packed == 0xFFFFFFFF and len(extra) >= 20:
-            _, packed = struct.unpack("<QQ", extra[4:20])
-        begin = file.tell()
-        place = f"in or after member {number}, {shown(name)}, which begins at byte {begin}"
-        if packed > size - begin:
-            break
-        file.seek(begin + packed)
-    return place
+class CutZip:
+    """A zip that was cut short: its members as their own headers describe them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.place = "before its first member"
+        self.members: dict[str, tuple[int, int]] = {}
+        with path.open("rb") as file:
+            self._walk(file, path.stat().st_size)
+
+    def open(self, name: str) -> BinaryIO:
+        """What a member holds, up to the cut if that is where it ends."""
+        begin, method = self.members[name]
+        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise zipfile.BadZipFile(f"a member packed by method {method}")
+        file = self.path.open("rb")
+        file.seek(begin)
+        return file if method == zipfile.ZIP_STORED else io.BufferedReader(_Inflated(file))
+
+    def _walk(self, file: BinaryIO, size: int) -> None:
+        """Follow the headers between the members up to the one that is not whole."""
+        while len(header := file.read(30)) == 30 and header[:4] == b"PK\x03\x04":
+            (method,) = struct.unpack("<H", header[8:10])
+            packed, _, name_length, extra_length = struct.unpack("<IIHH", header[18:30])
+            name = file.read(name_length).decode(errors="replace")
+            extra = file.read(extra_length)
+            if packed == 0xFFFFFFFF and len(extra) >= 20:
+                _, packed = struct.unpack("<QQ", extra[4:20])
+            begin = file.tell()
+            self.members[name] = begin, method
+            number = len(self.members)
+            self.place = f"in or after member {number}, {shown(name)}, which begins at byte {begin}"
+            if packed > size - begin:
+                break
+            file.seek(begin + packed)
+
+
+class _Inflated(io.RawIOBase):
+    """A deflated stream, given out as far as it goes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self.waiting = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.inflate.eof:
+            packed = self.waiting or self.file.read(1 << 16)
+            data = self.inflate.decompress(packed, len(buffer))
+            self.waiting = self.inflate.unconsumed_tail
+            if data or not packed:
+                buffer[: len(data)] = data
+                return len(data)
+        return 0
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 
 from axial.data import MOST_VALUES, Array, dtype_for
 from axial.errors import DataError
-from axial.sources.archives import DAMAGE, open_maybe_gzip, open_zip
+from axial.sources.archives import DAMAGE, CutZip, open_maybe_gzip, open_zip
 from axial.sources.options import ReadOptions
 from axial.sources.record import (
     CHUNK,
@@ -136,10 +136,10 @@ def open_array(path: Path, options: ReadOptions) -> Source:
 
     def chunks() -> Iterator[Array]:
         with ExitStack() as stack:
-            yield from _stream(path, name, where, stack).chunks()
+            yield from _stream(path, name, options, stack).chunks()
 
     with ExitStack() as stack:
-        stream = _stream(path, name, where, stack)
+        stream = _stream(path, name, options, stack)
     channels = _channels(stream, options)
     values = options.values
     if stream.dtype.kind not in "bu" or stream.dtype.itemsize > 1:
@@ -148,7 +148,7 @@ def open_array(path: Path, options: ReadOptions) -> Source:
     labels = None
     if label_key:
         with ExitStack() as stack:
-            labels = _stream(path, label_key, f"{path}: {label_key}", stack).all()
+            labels = _stream(path, label_key, options, stack).all()
     notes = []
     if not (options.channels_last or options.channels_none):
         kind = "channels" if channels else "an axis like the others, there are no channels"
@@ -177,14 +177,19 @@ def _choose(path: Path, options: ReadOptions) -> tuple[str, list[str], str | Non
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             return "", [], None
-    with open_zip(path, str(path)) as archive:
-        keys = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+    cut = _cut_zip(path, options)
+    if cut:
+        names = list(cut.members)
+    else:
+        with open_zip(path, str(path)) as archive:
+            names = archive.namelist()
+    keys = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
     if options.key:
         if options.key not in keys:
             raise DataError(f"{path}: has no array {options.key!r}; there are {', '.join(keys)}")
         return options.key, keys, None
     with ExitStack() as stack:
-        streams = {key: _stream(path, key, f"{path}: {key}", stack) for key in keys}
+        streams = {key: _stream(path, key, options, stack) for key in keys}
         whole = {k: s for k, s in streams.items() if s.dtype.kind in "biuf" and len(s.shape) > 1}
         found = list(whole)
         split = options.split
@@ -199,16 +204,32 @@ def _choose(path: Path, options: ReadOptions) -> tuple[str, list[str], str | Non
     return found[0], keys, labels[0] if labels else None
 
 
-def _stream(path: Path, name: str, where: str, stack: ExitStack) -> NpyStream:
+def _stream(path: Path, name: str, options: ReadOptions, stack: ExitStack) -> NpyStream:
     if not name:
-        return NpyStream(stack.enter_context(path.open("rb")), where, path.stat().st_size)
-    archive = stack.enter_context(open_zip(path, str(path)))
+        return NpyStream(stack.enter_context(path.open("rb")), str(path), path.stat().st_size)
+    where = f"{path}: {name}"
+    cut = _cut_zip(path, options)
     try:
+        if cut:
+            return NpyStream(stack.enter_context(cut.open(f"{name}.npy")), where)
+        archive = stack.enter_context(open_zip(path, str(path)))
         member = stack.enter_context(archive.open(f"{name}.npy"))
         size = archive.getinfo(f"{name}.npy").file_size
     except (KeyError, *BROKEN) as error:
         raise DataError(f"{where}: damaged ({error}); fetch it again") from error
     return NpyStream(cast(BinaryIO, member), where, size)
+
+
+def _cut_zip(path: Path, options: ReadOptions) -> CutZip | None:
+    """What is left of an .npz that was cut short, where the bad is to be skipped."""
+    if not options.skip_bad:
+        return None
+    try:
+        open_zip(path, str(path)).close()
+    except DataError:
+        cut = CutZip(path)
+        return cut if cut.members else None
+    return None
 
 
 def _channels(stream: NpyStream, options: ReadOptions) -> bool:
