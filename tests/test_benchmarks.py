@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from conftest import load_script
 
@@ -8,7 +10,7 @@ def attention_cost():
 
 
 def test_the_attention_benchmark_measures_time_and_memory(attention_cost, capfd):
-    setting = attention_cost.CPU
+    setting = replace(attention_cost.CPU, positions=1 << 11)
     sides = (16, 32)
     found = {
         kind: [attention_cost.measure(setting, (side, side), kind, repeats=1) for side in sides]
