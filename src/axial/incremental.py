@@ -51,9 +51,8 @@ def walk(
         view = unstack(plane.unsqueeze(-1), config).squeeze(-1)
         order = stack(numbers.unsqueeze(0), config).squeeze(0)
         ctx = model.condition(x, None, label, context)
-        _PlaneWalk(model, caches, choose, lambda: finished and finished(view)).run(
-            plane, order, ctx
-        )
+        plane_walk = _PlaneWalk(model, caches, choose, lambda: finished and finished(view))
+        plane_walk.run(plane, order, ctx)
         x.copy_(view)
         return
     for channel in range(config.channels):
@@ -61,8 +60,8 @@ def walk(
         if (plane < 0).any():
             number = torch.full((len(x),), channel, device=x.device)
             ctx = model.condition(x.clamp(min=0), number, label, context)
-            line_walk = _PlaneWalk(model, caches, choose, lambda: finished and finished(x))
-            line_walk.run(plane, numbers[..., channel], ctx)
+            plane_walk = _PlaneWalk(model, caches, choose, lambda: finished and finished(x))
+            plane_walk.run(plane, numbers[..., channel], ctx)
 
 
 class Caches:
