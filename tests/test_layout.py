@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
 LAYERS = """errors disk protobuf
-config crc32c
+config crc32c ranks
 cost causal noise bundle data
 attention describe batches pictures sources
 layers survey packing

@@ -21,6 +21,7 @@ from axial.config import ModelConfig
 from axial.disk import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer
+from axial.ranks import usable
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
@@ -61,11 +62,7 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
     Every weight is checked against the fingerprint.
     """
     folder = Path(folder)
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {str(device)!r} cannot be used here ({reason})") from error
+    device = usable(device)
     if not _is_file(folder / _WEIGHTS):
         raise CheckpointError(f"{folder}: no such checkpoint; it should hold {_WEIGHTS}")
     try:

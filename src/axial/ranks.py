@@ -1,0 +1,87 @@
+"""The processes of one job, as torchrun starts them: who we are, and what we add up together.
+
+Alone is the case of one rank: nothing is started and every sum is its own.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from axial.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among those that share the work."""
+
+    rank: int
+    """Our number, counted from 0."""
+    count: int
+    """How many processes there are."""
+    device: torch.device
+    """Where this one computes."""
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Add up what every rank has, in place; each gets the total."""
+        if self.count > 1:
+            dist.all_reduce(x)
+        return x
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true of any rank: for what all must do together."""
+        if self.count == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=self.device)))
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        """Give every rank what the main one has, in place."""
+        if self.count > 1:
+            dist.broadcast(x, 0)
+        return x
+
+    def wait(self) -> None:
+        """Go on when all have come this far."""
+        self.any(False)
+
+
+@contextmanager
+def ranks(device: str | None = None) -> Iterator[Ranks]:
+    """Join the job that torchrun started, or be alone; leave it at the end.
+
+    Without a `device` it is this rank's own GPU where there are GPUs, else the CPU.
+    """
+    rank, count, local = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+    )
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = usable(f"cuda:{local}" if device == "cuda" else device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    if count > 1:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    try:
+        yield Ranks(rank=rank, count=count, device=place)
+    finally:
+        if count > 1:
+            dist.destroy_process_group()
+
+
+def usable(device: torch.device | str) -> torch.device:
+    """The device of that name, or one line that says why there is none."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {str(device)!r} cannot be used here ({reason})") from error
