@@ -17,7 +17,7 @@ from axial.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process among those that share the work."""
+    """One process among those that share the work."""
 
     rank: int
     """Our number, counted from 0."""
