@@ -1,27 +1,35 @@
 """What drawing costs: naive, semi-parallel and cached beside one scoring pass, in one run.
 
-    python benchmarks/sampling.py [--device cuda] [--picture FILE.png] [--sides 8 16]
+    python benchmarks/sampling.py [--device cuda] [--out FOLDER]
 
 The same model on grids of growing side, the same pictures by each method. "Semi-parallel" is the
 paper's sampler, "cached" ours; "scoring" is one forward pass over all channels, whose arithmetic is
-what a cached drawing costs. Two settings that stand for a grey and a colour picture on a CPU.
+what a cached drawing costs. Where a method would take too long, its last row alone is drawn and
+the rest is extrapolated: each row and each channel costs the same; such figures carry a ~. On a
+GPU, also the authors' ImageNet32 size in bf16: seconds, bytes a second, the floor, and where the
+time goes.
 """
 
 import argparse
 import math
 import platform
-import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, bits, draw
+from axial.incremental import Caches, cache_bytes
+from axial.model import evaluating
 
 METHODS = ["scoring", "cached", "semi-parallel", "naive"]
-NAIVE_UP_TO = 8
-"""Beyond this side the naive sampler takes longer than anyone would wait."""
+WHOLE_UP_TO = {"naive": 8, "semi-parallel": 32}
+"""Beyond this side a method is extrapolated from one row."""
+BATCHES = [1, 64, 256]
+"""Of the large model."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +42,11 @@ class Setting:
     heads: int
     layers: int
     batch: int
+    dtype: torch.dtype = torch.float32
 
-    def config(self, side: int) -> ModelConfig:
-        """The model for a square picture."""
-        return ModelConfig(
+    def model(self, side: int, device: str) -> AxialTransformer:
+        """The model for a square picture, with weights that make every layer speak."""
+        config = ModelConfig(
             axes=(side, side),
             channels=self.channels,
             width=self.width,
@@ -45,65 +54,165 @@ class Setting:
             encoder_layers=self.layers if self.channels > 1 else 0,
             decoder_layers=(self.layers, self.layers),
         )
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = AxialTransformer(config)
+            model.reset_parameters(final_scale=1.0)
+        return model.to(self.dtype).eval()
 
 
-SETTINGS = [
+CPU = [
     Setting("grey, width 128, 4/4 layers, batch 16", 1, 128, 4, 4, 16),
     Setting("colour, width 64, 4/4/4 layers, batch 4", 3, 64, 4, 4, 4),
 ]
+GPU = [Setting("colour, width 512, 4/4/4 layers, batch 16", 3, 512, 8, 4, 16, torch.bfloat16)]
+RELEASED = Setting("authors' ImageNet32 size, 8/8/8 layers", 3, 1536, 16, 8, 0, torch.bfloat16)
 
 
-def seconds(model: AxialTransformer, batch: int, method: str, device: str, repeats: int) -> float:
-    """Median time to draw, or to score, a batch."""
-    config = model.config
-    x = torch.randint(config.values, (batch, *config.axes, config.channels), device=device)
+def seconds(run: Callable[[], object], *, repeats: int) -> float:
+    """The fastest of some runs, after one that does not count."""
     found = []
-    for repeat in range(repeats + 1):
-        if device == "cuda":
-            torch.cuda.synchronize()
+    for _ in range(repeats + 1):
+        _finish()
         start = time.perf_counter()
-        if method == "scoring":
-            bits(model, x)
-        else:
-            draw(model, batch, seed=repeat, method=method)
-        if device == "cuda":
-            torch.cuda.synchronize()
+        run()
+        _finish()
         found.append(time.perf_counter() - start)
-    return statistics.median(found[1:] or found)
+    return min(found[1:] or found)
+
+
+def _finish() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def measure(setting: Setting, sides: list[int], device: str) -> dict[str, dict[int, float]]:
-    """Seconds by method and side; slow ones are measured once, and naive on small grids only."""
+    """Seconds by method and side."""
     found: dict[str, dict[int, float]] = {method: {} for method in METHODS}
     for side in sides:
-        torch.manual_seed(0)
-        model = AxialTransformer(setting.config(side)).to(device).eval()
-        model.reset_parameters(final_scale=1.0)
-        for method in METHODS:
-            if method == "naive" and side > NAIVE_UP_TO:
-                continue
-            repeats = 3 if method in ("scoring", "cached") else int(side <= 16)
-            found[method][side] = seconds(model, setting.batch, method, device, repeats)
+        model = setting.model(side, device)
+        shape = (setting.batch, side, side, setting.channels)
+        x = torch.randint(model.config.values, shape, device=device)
+        found["scoring"][side] = seconds(lambda: bits(model, x), repeats=3)  # noqa: B023
+        for method in METHODS[1:]:
+            if side > WHOLE_UP_TO.get(method, side):
+                found[method][side] = extrapolated(model, x, method)
+            else:
+                repeats = 3 if method == "cached" else int(side <= 16)
+                run = _drawing(model, setting.batch, method)
+                found[method][side] = seconds(run, repeats=repeats)
     return found
+
+
+def _drawing(
+    model: AxialTransformer, batch: int, method: str, given: Tensor | None = None
+) -> Callable[[], object]:
+    return lambda: draw(model, batch, method=method, given=given, batch=batch)
+
+
+def extrapolated(model: AxialTransformer, x: Tensor, method: str) -> float:
+    """Seconds for all rows of all channels, from drawing the last row and encoding once."""
+    given = x.clone()
+    given[:, -1, :, -1] = -1
+    row = seconds(_drawing(model, len(x), method, given), repeats=0)
+    if method == "naive":
+        return row * x.shape[1] * x.shape[-1]
+    encoding = seconds(lambda: encode(model, x), repeats=1)
+    return x.shape[-1] * (encoding + x.shape[1] * (row - encoding))
+
+
+def encode(model: AxialTransformer, x: Tensor) -> None:
+    """What the walk does once per channel."""
+    with evaluating(model):
+        model.condition(x, torch.zeros(len(x), dtype=torch.long, device=x.device), None, None)
 
 
 def report(setting: Setting, found: dict[str, dict[int, float]]) -> None:
     """Seconds, ratios to cached, and how each grows with the side."""
     print(f"\n{setting.name}: seconds (over cached)")
-    sides = list(found["cached"])
-    for side in sides:
+    for side in found["cached"]:
         cells = []
         for method in METHODS:
-            if side in found[method]:
-                ratio = found[method][side] / found["cached"][side]
-                cells.append(f"{method} {found[method][side]:.3f} ({ratio:.2f})")
+            spent, mark = found[method][side], "~" * (side > WHOLE_UP_TO.get(method, side))
+            cells.append(f"{method} {mark}{spent:.3f} ({spent / found['cached'][side]:.2f})")
         print(f"  {side:>3} x {side:<3} " + ", ".join(cells))
     for method in METHODS:
-        values = list(found[method].items())
-        if len(values) > 1:
-            (first, early), (last, late) = values[0], values[-1]
-            power = math.log(late / early) / math.log(last / first)
-            print(f"  {method} grows as side ** {power:.2f} from {first} to {last}")
+        (first, early), (last, late) = list(found[method].items())[:: len(found[method]) - 1 or 1]
+        power = math.log(late / early) / math.log(last / first)
+        print(f"  {method} grows as side ** {power:.2f} from {first} to {last}")
+
+
+def report_memory(model: AxialTransformer, batch: int) -> None:
+    """Bytes of the caches as computed, and as the allocator counts them."""
+    before = torch.cuda.memory_allocated()
+    caches = Caches(model, batch)
+    folded = [t for block in getattr(caches.line.decoder, "blocks", []) for t in block.tensors()]
+    weights = sum(t.nbytes for t in [*folded, *caches.line.to_logits])
+    measured = torch.cuda.memory_allocated() - before - weights
+    computed = batch * cache_bytes(model)
+    print(f"  caches {computed / 1e6:.1f} MB computed, {measured / 1e6:.1f} MB measured")
+
+
+def report_large(batch: int) -> None:
+    """The authors' ImageNet32 size: time, bytes, floor, and where the time goes."""
+    setting = replace(RELEASED, batch=batch)
+    model = setting.model(32, "cuda")
+    config = model.config
+    run = _drawing(model, batch, "cached")
+    begin = time.perf_counter()
+    run()
+    _finish()
+    first = time.perf_counter() - begin
+    spent = seconds(run, repeats=2)
+    x = torch.randint(config.values, (batch, 32, 32, 3), device="cuda")
+    paper = extrapolated(model, x, "semi-parallel")
+    elements = config.elements
+    inner = sum(
+        p.nbytes for p in [*model.inner_decoder.parameters(), *model.to_logits.parameters()]
+    )
+    moved = elements * (inner + batch * _inner_cache_bytes(config) / 2)
+    flops = 2 * elements * batch * (3 * 6 * config.width**2 * setting.layers)
+    floor = moved / BANDWIDTH + flops / ARITHMETIC
+    print(f"\n{setting.name}, 32 x 32 x 3, bf16, batch {batch}")
+    print(f"  cached {spent:.3f} s, {batch / spent:.1f} images/s (first call {first:.1f} s)")
+    print(f"  semi-parallel ~{paper:.1f} s from one row: {paper / spent:.1f} times as long")
+    print(
+        f"  inner weights and caches {moved / 1e9:.0f} GB at {moved / spent / 1e9:.0f} GB/s; with "
+        f"the arithmetic the floor is {floor:.3f} s, {floor / spent:.0%} of the time"
+    )
+    report_memory(model, batch)
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    print(f"  most memory in use {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
+    report_profile(run, spent)
+
+
+def _inner_cache_bytes(config: ModelConfig) -> int:
+    """Keys and values of a whole line, all layers, one picture, bf16."""
+    return 2 * 2 * config.decoder_layers[-1] * config.axes[-1] * config.width
+
+
+BANDWIDTH, ARITHMETIC = 4.3e12, 790e12
+"""Bytes and operations a second that an H200 reaches: a large copy, a large bf16 product."""
+
+
+def report_profile(run: Callable[[], object], spent: float) -> None:
+    """The kernels that take most of a drawing, and what is left."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        run()
+        _finish()
+    kernels = sorted(found.key_averages(), key=lambda k: -k.self_device_time_total)
+    busy = sum(k.self_device_time_total for k in kernels) / 1e6
+    print(f"  kernels run {busy:.3f} s of it, {sum(k.count for k in kernels):,} launches:")
+    for kernel in kernels[:12]:
+        total = kernel.self_device_time_total / 1e6
+        each = kernel.self_device_time_total / kernel.count
+        print(
+            f"    {total:.3f} s {total / spent:5.1%} {kernel.count:>7} x {each:8.2f} us "
+            f"{kernel.key[:70]}"
+        )
 
 
 def draw_picture(results: dict[str, dict[str, dict[int, float]]], path: Path, title: str) -> None:
@@ -123,26 +232,31 @@ def draw_picture(results: dict[str, dict[str, dict[int, float]]], path: Path, ti
     figure.suptitle(title, fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
+    print(f"\npicture: {path}")
 
 
 def main() -> None:
     """Measure everything, print it, draw it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--sides", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--out", type=Path, help="folder for the picture")
+    parser.add_argument("--sides", type=int, nargs="+", help="two or more, in growing order")
     args = parser.parse_args()
-    name = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine() + " CPU"
-    threads = torch.get_num_threads()
-    title = f"{name}, {threads} threads, torch {torch.__version__}, float32"
+    gpu = args.device == "cuda"
+    name = torch.cuda.get_device_name() if gpu else platform.machine() + " CPU"
+    title = f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     print(title)
+    if gpu:
+        for batch in BATCHES:
+            report_large(batch)
     results = {}
-    for setting in SETTINGS:
-        results[setting.name] = measure(setting, args.sides, args.device)
-        report(setting, results[setting.name])
-    if args.picture:
-        draw_picture(results, args.picture, title)
-        print(f"\npicture: {args.picture}")
+    for setting in GPU if gpu else CPU:
+        found = measure(setting, args.sides or ([32, 64] if gpu else [8, 16, 32]), args.device)
+        results[setting.name] = found
+        report(setting, found)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        draw_picture(results, args.out / f"sampling_{args.device}.png", title)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@ import pytest
 import torch
 from conftest import VARIANTS, random_input, tiny_model
 
-import axial.layers
 from axial import draw
 from axial.attention import AxialAttention, LineCache
 from axial.causal import given, order
-from axial.incremental import walk
+from axial.incremental import Caches, GumbelMax, cache_bytes, walk
+from axial.noise import gumbel
 
 
 def recite(x, seen):
@@ -33,7 +33,8 @@ def test_the_walk_sees_the_logits_of_scoring_in_the_order_of_prediction(name, ca
     start[:, ~given(found)] = -1
     seen = {}
     with torch.no_grad():
-        walk(model, start, recite(x, seen), label, context, cached=cached)
+        caches = Caches(model, 2) if cached else None
+        walk(model, start, recite(x, seen), label, context, caches=caches)
         logits = model(x, label, context).flatten(1, -2)
     assert torch.equal(start, x)
     free = [e for e in order(found).tolist() if not given(found).flatten()[e]]
@@ -42,57 +43,75 @@ def test_the_walk_sees_the_logits_of_scoring_in_the_order_of_prediction(name, ca
         torch.testing.assert_close(found_logits, logits[:, element], rtol=0, atol=1e-10)
 
 
+def gumbel_max(found, count, seed):
+    """The choice that `draw` makes."""
+    images = torch.arange(count)
+    return GumbelMax(lambda line: gumbel(seed, images, line, found.values), torch.device("cpu"))
+
+
+def buffers(caches):
+    """Every tensor in which the caches keep something."""
+    for level in caches.outer:
+        yield from (t for cache in level if cache for t in (cache.keys, cache.values))
+    yield from (t for pair in getattr(caches.line.decoder, "caches", []) for t in pair)
+
+
 @pytest.mark.parametrize("name", ["2d-deep", "3d-channels", "2d-lstm", "2d-rows", "1d-labels"])
-def test_garbage_beyond_the_valid_part_of_a_cache_changes_nothing(name, monkeypatch):
+def test_garbage_beyond_the_valid_part_of_a_cache_changes_nothing(name):
     found = VARIANTS[name]
     model = tiny_model(found)
     _, label, context = random_input(found, 3)
     clean = draw(model, 3, seed=4, label=label, context=context)
-    filled = []
+    caches = Caches(model, 3)
+    sizes = []
+    for buffer in buffers(caches):
+        buffer.fill_(-1e30 if len(sizes) % 2 else 1e30)
+        sizes.append(buffer.numel())
+    assert sum(sizes) * 8 == 3 * cache_bytes(model)
+    x = torch.full_like(clean, -1)
+    with torch.no_grad():
+        walk(model, x, gumbel_max(found, 3, 4), label, context, caches=caches)
+    assert torch.equal(x, clean)
 
-    def cache(self, batch, axes, real=AxialAttention.cache):
-        made = real(self, batch, axes)
-        made.keys.fill_(1e30)
-        made.values.fill_(-1e30)
-        filled.append(made)
-        return made
 
-    monkeypatch.setattr(AxialAttention, "cache", cache)
-    assert torch.equal(draw(model, 3, seed=4, label=label, context=context), clean)
-    assert filled
+def count_calls(calls, name, function):
+    def counted(*args):
+        calls[name] = calls.get(name, 0) + 1
+        return function(*args)
+
+    return counted
 
 
 def test_each_level_runs_at_its_own_rate():
     """Encoder once a channel, outer levels once a step but the last, inner once an element."""
     found = VARIANTS["3d-channels"]
-    model = tiny_model(found)
-    calls = {}
-
-    def count(name, module):
-        def hook(*args):
-            calls[name] = calls.get(name, 0) + 1
-
-        module.register_forward_hook(hook)
-
-    count("encoder", model.encoder)
-    for level, decoder in enumerate([*model.outer_decoders, model.inner_decoder]):
-        count(level, decoder[0])
-    draw(model, 2)
+    model, calls = tiny_model(found), {}
+    for name, module in {"encoder": model.encoder, **dict(enumerate(model.outer_decoders))}.items():
+        first = module if name == "encoder" else module[0]
+        first.register_forward_hook(count_calls(calls, name, lambda *args: None))
+    caches = Caches(model, 2)
+    caches.line.decoder.step = count_calls(calls, 2, caches.line.decoder.step)
+    x = torch.full((2, *found.axes, 3), -1)
+    with torch.no_grad():
+        walk(model, x, gumbel_max(found, 2, 0), caches=caches)
     a, b, c = found.axes
     assert calls == {"encoder": 3, 0: 3 * (a - 1), 1: 3 * a * (b - 1), 2: 3 * a * b * c}
 
 
-def test_a_known_prefix_is_taken_in_at_once():
-    found = VARIANTS["2d-deep"]
-    model = tiny_model(found)
+@pytest.mark.parametrize("name", ["2d-deep", "2d-lstm"])
+def test_a_known_prefix_is_taken_in_at_once(name):
+    found = VARIANTS[name]
+    model, calls = tiny_model(found), {}
     x = draw(model, 2)
-    calls = []
-    model.inner_decoder[0].register_forward_hook(lambda *args: calls.append(1))
-    height, width = found.axes
+    caches = Caches(model, 2)
+    decoder = caches.line.decoder
+    decoder.step = count_calls(calls, "step", decoder.step)
+    decoder.fill = count_calls(calls, "fill", decoder.fill)
     kept = x.clone()
-    kept[:, height - 1 :] = -1
-    draw(model, 2, given=kept)
-    assert len(calls) == width
+    kept.view(2, -1)[:, order(found)[-3:]] = -1
+    with torch.no_grad():
+        walk(model, kept, recite(x, {}), caches=caches)
+    assert torch.equal(kept, x) and calls == {"fill": 1, "step": 3}
 
 
 def test_every_finished_line_is_told_with_what_is_known_so_far():
@@ -103,7 +122,8 @@ def test_every_finished_line_is_told_with_what_is_known_so_far():
         told = []
         start = torch.full_like(x, -1)
         with torch.no_grad():
-            walk(model, start, recite(x, {}), finished=lambda seen, t=told: t.append(seen.clone()))
+            keep = lambda seen, t=told: t.append(seen.clone())  # noqa: E731
+            walk(model, start, recite(x, {}), caches=Caches(model, 2), finished=keep)
         lines = x[0].numel() // found.plane_axes[-1]
         assert len(told) == lines and torch.equal(told[-1], x)
         for count, seen in enumerate(told, 1):
@@ -139,12 +159,12 @@ def test_advancing_step_by_step_is_causal_attention(axis):
 
 def test_lstm_states_are_those_of_one_run():
     model = tiny_model(VARIANTS["2d-lstm"])
-    lstm = model.inner_decoder
-    assert isinstance(lstm, axial.layers.LSTM)
-    x = torch.randn(3, 1, 6, 8, dtype=torch.float64)
+    decoder = Caches(model, 3).line.decoder
+    x = torch.randn(3, 6, 8, dtype=torch.float64)
     with torch.no_grad():
-        whole = lstm(x)
-        caches = lstm.caches(3, (1, 6))
-        parts = [lstm.advance(x[:, :, :2], caches, 0)]
-        parts += [lstm.advance(x[:, :, j : j + 1], caches, j) for j in range(2, 6)]
-    torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=0, atol=1e-12)
+        whole = model.inner_decoder(x.unsqueeze(1)).squeeze(1)
+        for known in range(6):
+            if known:
+                decoder.fill(x[:, :known])
+            parts = [decoder.step(x[:, j], j) for j in range(known, 6)]
+            torch.testing.assert_close(torch.stack(parts, 1), whole[:, known:], rtol=0, atol=1e-12)

@@ -15,8 +15,9 @@ config crc32c ranks
 cost causal noise bundle data
 attention describe batches pictures sources
 layers survey packing
-model
-likelihood checkpoint tensorflow incremental
+model kernels
+likelihood checkpoint tensorflow lines
+incremental
 sample
 presets
 cli"""

@@ -2,7 +2,7 @@ import pytest
 import torch
 from conftest import ENUMERABLE, VARIANTS, config, every_image, random_input, tiny_model
 
-import axial.likelihood
+import axial.sample
 from axial import AxialError, bits, draw
 from axial.causal import given as always_given
 from axial.causal import order
@@ -58,7 +58,7 @@ def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, m
         alone = {k: None if v is None else v[row : row + 1] for k, v in known.items()}
         parts.append(draw(model, 1, seed=2, first=row, **alone))
     assert torch.equal(torch.cat(parts), whole)
-    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", 1)
+    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", 1)
     assert torch.equal(draw(model, 7, seed=2, **known), whole)
 
 

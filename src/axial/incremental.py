@@ -8,15 +8,18 @@ b batch, *plane the grid of the decoder, d width, v values, l length of a line. 
 of axis k: the slower axes are fixed, the faster ones are all there.
 """
 
+import functools
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from axial.causal import shift, stack, unstack
-from axial.layers import LSTM, Blocks
+from axial.layers import Blocks
+from axial.lines import Line
 from axial.model import AxialTransformer
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
@@ -27,6 +30,59 @@ Finished = Callable[[Int[Tensor, "b *axes c"]], None]
 """Told of the whole array after every finished line; -1 is what is still missing."""
 
 
+Noise = Callable[[Int[Tensor, " l"]], Float64[Tensor, "b l v"]]
+"""Noise for each value of the elements of a line, by their flat indices."""
+
+
+class GumbelMax:
+    """Chooses argmax(logits + noise); notes whether all logits were finite numbers.
+
+    A walk that chooses this way needs no answer from the host within a line.
+    """
+
+    def __init__(self, noise: Noise, device: torch.device) -> None:
+        self.noise = noise
+        self.finite = torch.ones((), dtype=torch.bool, device=device)
+
+    def __call__(self, line: Int[Tensor, " l"]) -> Answer:
+        noise = self.noise(line)
+
+        def answer(j: int, logits: Tensor) -> Tensor:
+            self.finite &= logits.sum().isfinite()
+            return (logits.double() + noise[:, j]).argmax(-1)
+
+        return answer
+
+
+class Caches:
+    """What every level remembers of the axis it is masked along, for one batch size.
+
+    Made once, it serves any number of walks of the model as it is: weights are folded here.
+    """
+
+    def __init__(self, model: AxialTransformer, batch: int) -> None:
+        axes = model.config.plane_axes
+        self.outer = [level.caches(batch, axes) for level in _outer(model)]
+        self.line = Line(model, batch)
+
+
+def _outer(model: AxialTransformer) -> list[Blocks]:
+    return cast(list[Blocks], list(model.outer_decoders))
+
+
+def cache_bytes(model: AxialTransformer) -> int:
+    """Memory of the caches for one example: two of `width` for each step a masked block keeps."""
+    config = model.config
+    axes, last = config.plane_axes, len(config.axes) - 1
+    kept = sum(
+        math.prod(axes[level:])
+        for level in range(last + 1)
+        for axis in config.decoder_axes(level)
+        if axis == level and not (level == last and config.inner == "lstm")
+    )
+    return 2 * kept * config.width * model.embedding.weight.element_size()
+
+
 def walk(
     model: AxialTransformer,
     x: Int[Tensor, "b *axes c"],
@@ -34,17 +90,16 @@ def walk(
     label: Int[Tensor, " b"] | None = None,
     context: Float[Tensor, "b *axes d"] | None = None,
     *,
-    cached: bool = True,
+    caches: Caches | None = None,
     finished: Finished | None = None,
 ) -> None:
     """Fill `x` in place where it is -1, in prediction order, asking `choose` for each value.
 
     Leading elements that are known in every example are not stepped through but taken in at
-    once. `cached=False` is the paper's semi-parallel algorithm: the same walk, but each level is
-    computed anew over all its steps whenever one of them is finished.
+    once. Without `caches` it is the paper's semi-parallel algorithm: the same walk, but each
+    level is computed anew over all its steps whenever one of them is finished.
     """
     config = model.config
-    caches = Caches(model, len(x)) if cached else None
     numbers = torch.arange(x[0].numel()).view(x.shape[1:])
     if config.channel_mode != "encode":
         plane = stack(x, config).clone()
@@ -64,18 +119,6 @@ def walk(
             plane_walk.run(plane, numbers[..., channel], ctx)
 
 
-class Caches:
-    """What every level remembers of the axis it is masked along."""
-
-    def __init__(self, model: AxialTransformer, batch: int) -> None:
-        axes = model.config.plane_axes
-        self.levels = [level.caches(batch, axes) for level in _levels(model)]
-
-
-def _levels(model: AxialTransformer) -> list[Blocks | LSTM]:
-    return [*model.outer_decoders, model.inner_decoder]
-
-
 class _PlaneWalk:
     """The walk over one grid: a level per axis, each inside one step of the level before it.
 
@@ -91,7 +134,7 @@ class _PlaneWalk:
         tell: Callable[[], object],
     ) -> None:
         self.model = model
-        self.levels = _levels(model)
+        self.last = len(model.outer_decoders)
         self.caches = caches
         self.choose = choose
         self.tell = tell
@@ -100,7 +143,6 @@ class _PlaneWalk:
         """Fill `plane` in place; `numbers` are the flat indices of its elements."""
         known = (plane >= 0).flatten(1)
         leading = int(known.all(0).long().cumprod(0).sum())
-        self.forced = bool(known[:, leading:].any())
         base = self.model.positions() if ctx is None else self.model.positions() + ctx
         self._walk_level(0, plane, base.expand(*plane.shape, -1), numbers, leading)
 
@@ -109,10 +151,12 @@ class _PlaneWalk:
     ) -> None:
         """Step along the level's own axis; `leading` elements are known already."""
         length, size = plane.shape[1], math.prod(plane.shape[2:])
-        done = max(0, min(leading // size, length - 1))
-        if level == len(self.levels) - 1:
-            self._walk_line(plane, base, numbers, done if leading < length else length)
+        if level == self.last:
+            if leading < length:
+                self._walk_line(plane, base, numbers, max(0, leading))
+            self.tell()
             return
+        done = max(0, min(leading // size, length - 1))
         above: Tensor | float = self._take(level, plane, base, 0, done) if done else 0.0
         for i in range(done, length):
             inside = leading - i * size
@@ -120,33 +164,33 @@ class _PlaneWalk:
             if i + 1 < length:
                 above = self._take(level, plane, base, i, i + 1)
 
-    def _walk_line(self, line: Tensor, base: Tensor, numbers: Tensor, leading: int) -> None:
-        last, length = len(self.levels) - 1, line.shape[1]
-        if 0 < leading < length:
-            self._take(last, line, base, 0, leading)
-        answer = self.choose(numbers)
-        for j in range(leading, length):
-            out = self._take(last, line, base, j, j + 1)
+    def _walk_line(self, line: Tensor, base: Tensor, numbers: Tensor, start: int) -> None:
+        if self.caches is None:
+            self._recompute_line(line, base, start, self.choose(numbers))
+        elif isinstance(self.choose, GumbelMax):
+            noise = self.choose.noise(numbers)
+            self.choose.finite &= self.caches.line.draw(line, base, start, noise)
+        else:
+            self.caches.line.ask(line, base, start, self.choose(numbers))
+
+    def _recompute_line(self, line: Tensor, base: Tensor, start: int, answer: Answer) -> None:
+        for j in range(start, line.shape[1]):
+            inputs = shift(self.model.embedding(line.clamp(min=0)), 0) + base
+            out = self._decode(self.last, self.model.inner_decoder, inputs)[:, j]
             value = answer(j, self.model.to_logits(self.model.norm(out)))
-            line[:, j] = torch.where(line[:, j] < 0, value, line[:, j]) if self.forced else value
-        self.tell()
+            line[:, j] = torch.where(line[:, j] < 0, value, line[:, j])
 
     def _take(self, level: int, plane: Tensor, base: Tensor, start: int, stop: int) -> Tensor:
-        """Let a level read steps `start` to `stop` of its axis; return its output at the last."""
+        """Let an outer level read steps `start` to `stop`; return its output at the last."""
+        decoder = _outer(self.model)[level]
         if self.caches is None:
-            inputs = self._inputs(level, plane, base, 0, plane.shape[1])
-            padded = inputs.view(len(inputs), *(1,) * level, *inputs.shape[1:])
-            return self.levels[level](padded).view(inputs.shape)[:, stop - 1]
-        inputs = self._inputs(level, plane, base, start, stop)
-        padded = inputs.view(len(inputs), *(1,) * level, *inputs.shape[1:])
-        out = self.levels[level].advance(padded, self.caches.levels[level], start)
-        return out.view(inputs.shape)[:, -1]
+            inputs = self.model.embedding(plane.clamp(min=0)) + base
+            return self._decode(level, decoder, inputs)[:, stop - 1]
+        new = slice(start, stop)
+        inputs = self.model.embedding(plane[:, new].clamp(min=0)) + base[:, new]
+        advance = functools.partial(decoder.advance, caches=self.caches.outer[level], start=start)
+        return self._decode(level, advance, inputs)[:, -1]
 
-    def _inputs(self, level: int, plane: Tensor, base: Tensor, start: int, stop: int) -> Tensor:
-        """Embedded elements on top of `base`; the last level is given the one before each."""
-        if level < len(self.levels) - 1:
-            return self.model.embedding(plane[:, start:stop].clamp(min=0)) + base[:, start:stop]
-        if start:
-            before = plane[:, start - 1 : stop - 1].clamp(min=0)
-            return self.model.embedding(before) + base[:, start:stop]
-        return shift(self.model.embedding(plane[:, :stop].clamp(min=0)), 0) + base[:, :stop]
+    def _decode(self, level: int, decoder: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Run a level on a grid whose slower axes are left out: they have length 1."""
+        return decoder(x.view(len(x), *(1,) * level, *x.shape[1:])).view(x.shape)

@@ -5,7 +5,7 @@ b batch, *axes the data axes (slowest first), d model width, i input planes.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -115,20 +115,6 @@ class LSTM(nn.Module):
         out, _ = self.lstm(x.flatten(0, -3))
         return out.view(x.shape)
 
-    def caches(self, batch: int, plane: Sequence[int]) -> list[Any]:
-        """Room for the two states of a line."""
-        like = self.lstm.get_parameter("bias_ih_l0")
-        return [like.new_zeros(1, batch, self.lstm.hidden_size) for _ in range(2)]
-
-    def advance(
-        self, x: Float[Tensor, "b *axes d"], caches: list[Any], start: int
-    ) -> Float[Tensor, "b *axes d"]:
-        """Run on from the states in `caches`, or from zero at the start of a line."""
-        states = None if start == 0 else (caches[0], caches[1])
-        out, states = self.lstm(x.flatten(0, -3), states)
-        caches[0], caches[1] = states
-        return out.view(x.shape)
-
 
 class Positions(nn.Module):
     """Additive factorized positions: one table per axis, summed by broadcasting."""
@@ -181,6 +167,34 @@ class PlaneConvolution(nn.Module):
             window = tuple(slice(at, at + length) for at, length in zip(tap, axes, strict=True))
             out = out + F.linear(padded[(slice(None), *window)], weights[:, :, number])
         return out
+
+
+class Folded(NamedTuple):
+    """A dense layer that has taken in what is linear around it."""
+
+    weight: Tensor
+    """(outputs, inputs)"""
+    bias: Tensor
+    """(outputs,)"""
+    sums: Tensor
+    """Those of the weights over the inputs, in float32 or better."""
+
+
+def fold(
+    linear: nn.Linear, norm: nn.LayerNorm | None = None, scale: Tensor | None = None
+) -> Folded:
+    """The layer with its norm's gain and bias in it, and a factor for each of its outputs."""
+    weight, bias = linear.weight.detach().double(), linear.bias.detach().double()
+    if norm is not None:
+        bias = bias + weight @ norm.bias.detach().double()
+        weight = weight * norm.weight.detach().double()
+    if scale is not None:
+        weight, bias = weight * scale.unsqueeze(-1), bias * scale
+    dtype = linear.weight.dtype
+    weight = weight.to(dtype)
+    return Folded(
+        weight, bias.to(dtype), weight.sum(-1, dtype=torch.promote_types(dtype, torch.float32))
+    )
 
 
 def init_linear(linear: nn.Linear, *, scale: float = 1.0) -> None:

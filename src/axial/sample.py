@@ -3,7 +3,6 @@
 b batch, *axes the data axes, c channels, v values.
 """
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -15,13 +14,12 @@ from axial.causal import given as always_given
 from axial.causal import order
 from axial.config import as_integer
 from axial.errors import ConfigError, InputError
-from axial.incremental import Answer, Choose, walk
-from axial.likelihood import planes_at_once
+from axial.incremental import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
 from axial.model import AxialTransformer, check_integers, check_tensors, evaluating
 from axial.noise import gumbel
 
-Noise = Callable[[Int[Tensor, " l"]], Float[Tensor, "b l v"]]
-"""Gumbel noise for each value of the elements of a line, by their flat indices."""
+_WORKING_BYTES = 1 << 30
+"""What a drawing may take on a CPU; on other devices it is a quarter of their memory."""
 
 
 def draw(
@@ -36,6 +34,8 @@ def draw(
     label: Shaped[Tensor, "..."] | None = None,
     context: Shaped[Tensor, "..."] | None = None,
     first: int = 0,
+    batch: int | None = None,
+    finished: Finished | None = None,
 ) -> Int[Tensor, "count *axes c"]:
     """Draw `count` examples; image i of a request is image `first + i` of its seed.
 
@@ -43,9 +43,13 @@ def draw(
     is the exact conditional only if the kept elements are a prefix of `causal.order`, or the
     model's own given parts, which must be there. `label` and `context` may be one for all.
     `noise` (count, *axes, c, v) replaces the seed's own Gumbel noise; temperature 0 is argmax.
+    They are drawn `batch` at a time, the last batch filled up; without it, as many as fit
+    memory. `finished` is told of the whole request after every line, -1 where it is missing.
     """
     count = as_integer("count", count, at_least=1)
     first = as_integer("first", first, at_least=0, below=(1 << 63) - count)
+    if batch is not None:
+        batch = as_integer("batch", batch, at_least=1)
     seed = as_integer("seed", seed, at_least=0, below=1 << 64)
     if not isinstance(temperature, int | float) or not 0 <= temperature < math.inf:
         raise ConfigError(f"temperature is {temperature}: use 0 (argmax) or a positive number")
@@ -63,26 +67,44 @@ def draw(
             f"numbers of shape {wide}"
         )
 
-    step = planes_at_once(config)
-    for start in range(0, count, step):
-        part = slice(start, min(start + step, count))
+    batch = batch or min(count, draws_at_once(model))
+    caches = Caches(model, batch) if method == "cached" else None
+    for start in range(0, count, batch):
+        # The last batch repeats the last image: all have one size, and are recorded once.
+        rows = torch.arange(start, start + batch, device=device).clamp(max=count - 1)
+        told = [None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)]
         if noise is None:
-            images = torch.arange(first + part.start, first + part.stop, device=device)
-            noise_of = _seeded_noise(seed, images, config.values)
+            noise_of = _seeded_noise(seed, first + rows, config.values, temperature)
         else:
-            noise_of = _recorded_noise(noise[part].to(device))
-        conditions = (
-            None if label is None else label[part].to(device).long(),
-            None if context is None else context[part].to(device),
-        )
-        choose = _GumbelMax(temperature, noise_of, device)
+            noise_of = _recorded_noise(noise[rows.to(noise.device)].to(device), temperature)
+
+        def tell(seen: Tensor, start: int = start) -> None:
+            x[start : start + batch] = seen[: count - start]
+            if finished is not None:
+                finished(x)
+
+        choose = GumbelMax(noise_of, device)
         with evaluating(model):
-            _METHODS[method](model, x[part], choose, *conditions)
+            _METHODS[method](model, x[rows], choose, *told, caches=caches, finished=tell)
         if not choose.finite:
             raise InputError(
                 "the model's logits are not finite numbers: its weights or the context are damaged"
             )
     return x
+
+
+def draws_at_once(model: AxialTransformer) -> int:
+    """How many examples to draw together so that memory stays bounded.
+
+    It follows from the model and the device alone, so that a request is always split alike.
+    """
+    config, weight = model.config, model.embedding.weight
+    room = _WORKING_BYTES
+    if weight.device.type == "cuda":
+        room = torch.cuda.get_device_properties(weight.device).total_memory // 4
+    activations = math.prod(config.plane_axes) * config.width * (8 + 2 * config.mlp_ratio)
+    noise = 8 * 8 * config.plane_axes[-1] * config.values
+    return max(1, room // (activations * weight.element_size() + cache_bytes(model) + noise))
 
 
 def _for_all(condition: Tensor | None, count: int) -> Tensor | None:
@@ -92,32 +114,16 @@ def _for_all(condition: Tensor | None, count: int) -> Tensor | None:
     return condition
 
 
-def _seeded_noise(seed: int, images: Tensor, values: int) -> Noise:
-    return lambda line: gumbel(seed, images, line.to(images.device), values)
+def _seeded_noise(seed: int, images: Tensor, values: int, temperature: float) -> Noise:
+    def noise_of(line: Tensor) -> Tensor:
+        return temperature * gumbel(seed, images, line.to(images.device), values)
+
+    return noise_of
 
 
-def _recorded_noise(noise: Float[Tensor, "b *axes c v"]) -> Noise:
-    return lambda line: noise.flatten(1, -2)[:, line.to(noise.device)]
-
-
-class _GumbelMax:
-    """Chooses argmax(logits / temperature + noise), without dividing; notes what is not finite."""
-
-    def __init__(self, temperature: float, noise_of: Noise, device: torch.device) -> None:
-        self.temperature = temperature
-        self.noise_of = noise_of
-        self.finite = torch.ones((), dtype=torch.bool, device=device)
-
-    def __call__(self, line: Int[Tensor, " l"]) -> Answer:
-        noise = self.temperature * self.noise_of(line) if self.temperature else None
-
-        def answer(j: int, logits: Tensor) -> Tensor:
-            self.finite &= logits.sum().isfinite()
-            if noise is None:
-                return logits.argmax(-1)
-            return (logits.double() + noise[:, j]).argmax(-1)
-
-        return answer
+def _recorded_noise(noise: Float[Tensor, "b *axes c v"], temperature: float) -> Noise:
+    scaled = temperature * noise.double().flatten(1, -2)
+    return lambda line: scaled[:, line.to(noise.device)]
 
 
 def _start(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
@@ -147,26 +153,30 @@ def _draw_naive(
     choose: Choose,
     label: Tensor | None,
     context: Tensor | None,
+    *,
+    caches: None,
+    finished: Finished,
 ) -> None:
     """Score everything anew for each element: slow, and what every faster way must equal.
 
     Fills `x` in place.
     """
-    channels = model.config.channels
+    channels, length = model.config.channels, model.config.plane_axes[-1]
     flat = x.view(len(x), -1)
-    for element in order(model.config).tolist():
+    for place, element in enumerate(order(model.config).tolist(), 1):
         missing = flat[:, element] < 0
-        if not missing.any():
-            continue
-        channel = torch.full((len(x),), element % channels, device=x.device)
-        logits = model.channel_logits(x.clamp(min=0), channel, label, context)
-        answer = choose(torch.tensor([element]))
-        value = answer(0, logits.flatten(1, -2)[:, element // channels])
-        flat[:, element] = torch.where(missing, value, flat[:, element])
+        if missing.any():
+            channel = torch.full((len(x),), element % channels, device=x.device)
+            logits = model.channel_logits(x.clamp(min=0), channel, label, context)
+            answer = choose(torch.tensor([element]))
+            value = answer(0, logits.flatten(1, -2)[:, element // channels])
+            flat[:, element] = torch.where(missing, value, flat[:, element])
+        if place % length == 0:
+            finished(x)
 
 
 _METHODS: dict[str, Callable[..., None]] = {
     "cached": walk,
-    "semi-parallel": functools.partial(walk, cached=False),
+    "semi-parallel": walk,
     "naive": _draw_naive,
 }

@@ -1,0 +1,171 @@
+"""The kernels and the recorded line do what plain torch does, step by step."""
+
+import pytest
+import torch
+from conftest import VARIANTS, config, random_input, tiny_model
+
+from axial import draw, lines
+from axial.incremental import Caches
+from axial.layers import fold
+from axial.lines import Line, Operations
+
+gpu = pytest.mark.gpu
+BIG = config((4, 6), channels=3, values=20, width=48, heads=3, decoder_layers=(2, 3), mlp_ratio=2)
+
+
+def test_a_folded_layer_is_the_norm_and_the_layer():
+    torch.manual_seed(0)
+    norm, linear = torch.nn.LayerNorm(6, eps=1e-5).double(), torch.nn.Linear(6, 4).double()
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    x, scale = torch.randn(3, 6, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    folded = fold(linear, norm, scale)
+    torch.testing.assert_close(folded.sums, folded.weight.sum(1))
+    torch.testing.assert_close(
+        lines.dense(x, folded, normed=True), scale * linear(norm(x)), rtol=0, atol=1e-12
+    )
+
+
+def layer(inputs, outputs, dtype=torch.float32):
+    linear, norm = torch.nn.Linear(inputs, outputs), torch.nn.LayerNorm(inputs)
+    torch.nn.init.normal_(norm.weight, mean=1.0, std=0.3)
+    torch.nn.init.normal_(norm.bias)
+    return fold(linear.to("cuda", dtype), norm.to("cuda", dtype))
+
+
+@gpu
+@pytest.mark.parametrize("rows", [1, 3, 16, 33, 64, 100])
+@pytest.mark.parametrize("options", [{}, {"normed": True}, {"activated": True, "normed": True}])
+def test_the_dense_kernel_is_the_dense_layer(rows, options):
+    from axial import kernels
+
+    torch.manual_seed(rows)
+    for inputs, outputs in ((48, 17), (256, 768), (320, 256)):
+        folded = layer(inputs, outputs)
+        x = 2 * torch.randn(rows, inputs, device="cuda") + 1
+        added = torch.randn(rows, outputs, device="cuda")
+        for more in ({}, {"added": added}):
+            wanted = lines.dense(x, folded, **options, **more)
+            found = kernels.dense(x, folded, **options, **more)
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@gpu
+@pytest.mark.parametrize("size", [3, 16, 96])
+@pytest.mark.parametrize("length", [5, 32, 70])
+def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, length):
+    from axial import kernels
+
+    torch.manual_seed(size)
+    shape = (4, 3, length, size)
+    cells = [[torch.full(shape, 1e30, device="cuda") for _ in "kv"] for _ in range(2)]
+    for j in range(length):
+        qkv = torch.randn(4, 9 * size, device="cuda")
+        wanted, found = lines.attend(qkv, *cells[0], j), kernels.attend(qkv, *cells[1], j)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(*cells, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@gpu
+def test_the_choice_kernel_is_the_choice():
+    from axial import kernels
+
+    torch.manual_seed(0)
+    batch, length, values, width = 5, 4, 300, 1100
+    noise = torch.randn(batch, length, values, device="cuda", dtype=torch.float64)
+    table, base = (
+        torch.randn(*s, device="cuda") for s in ((values, width), (batch, length, width))
+    )
+    line = torch.full((batch, length), -1, device="cuda")
+    line[1, 2], line[3, 0] = 7, 299
+    ours, theirs = line.clone(), line.clone()
+    damage = torch.zeros(batch, device="cuda")
+    for j in range(length):
+        logits = torch.randn(batch, values, device="cuda")
+        wanted = lines.choose(logits, noise, theirs, damage, table, base, j)
+        found = kernels.choose(logits, noise, ours, damage, table, base, j)
+        torch.testing.assert_close(found, wanted)
+        assert torch.equal(ours, theirs)
+    assert ours[1, 2] == 7 and ours[3, 0] == 299 and damage.isfinite().all()
+    for row, wrong in ((0, float("nan")), (2, float("inf")), (4, float("-inf"))):
+        logits[row, 5] = wrong
+    kernels.choose(logits, noise, ours, damage, table, base, 3)
+    assert damage.isfinite().tolist() == [False, True, False, True, False]
+
+
+@gpu
+@pytest.mark.parametrize(
+    "name", ["1d", "2d-deep", "2d-channels", "2d-lstm", "2d-rows", "3d-labels"]
+)
+def test_a_recorded_line_draws_what_the_naive_sampler_draws(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    _, label, context = random_input(found, 5)
+    wanted = draw(model, 5, seed=3, label=label, context=context, method="naive")
+    model = model.to("cuda")
+    for batch in (5, 2):  # one recording, and one replayed for three batches
+        drawn = draw(model, 5, seed=3, label=label, context=context, batch=batch)
+        assert torch.equal(drawn.cpu(), wanted)
+    kept = wanted.clone()
+    kept[:, -1:] = -1
+    drawn = draw(model, 5, seed=3, label=label, context=context, given=kept)
+    assert torch.equal(drawn.cpu(), wanted)
+
+
+def kernel_line(model, batch):
+    from axial import kernels
+
+    caches = Caches(model, batch)
+    caches.line = Line(model, batch, Operations(kernels.dense, kernels.attend, kernels.choose))
+    for pair in caches.line.decoder.caches:
+        for buffer in pair:
+            buffer.fill_(1e30)
+    return caches
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernels_give_the_logits_of_scoring(dtype):
+    from axial.incremental import walk
+
+    model = tiny_model(BIG).to("cuda")
+    x, _, _ = random_input(BIG, 9)
+    x = x.to("cuda")
+    wanted = model(x).flatten(1, -2).detach()
+    model = model.to(dtype)
+    seen = {}
+
+    def recite(line):
+        def answer(j, logits):
+            seen[int(line[j])] = logits.double()
+            return x.flatten(1)[:, line[j]]
+
+        return answer
+
+    start = torch.full_like(x, -1)
+    with torch.no_grad():
+        walk(model, start, recite, caches=kernel_line(model, 9))
+    assert torch.equal(start, x) and len(seen) == wanted.shape[1]
+    worst = max(float((logits - wanted[:, e]).abs().max()) for e, logits in seen.items())
+    assert worst < (1e-4 if dtype == torch.float32 else 0.25)
+
+
+@gpu
+def test_bf16_pictures_depend_on_seed_and_batch_size_alone():
+    model = tiny_model(BIG, dtype=torch.bfloat16).to("cuda")
+    whole = draw(model, 6, seed=1, batch=4)
+    assert torch.equal(draw(model, 6, seed=1, batch=4), whole)
+    assert torch.equal(draw(model, 1, seed=1, batch=4, first=5), whole[5:])
+    assert len(whole.unique(dim=0)) == 6
+
+
+@gpu
+def test_logits_that_are_no_numbers_are_noticed_inside_a_recording():
+    from axial import AxialError
+
+    for dtype in (torch.float64, torch.bfloat16):
+        model = tiny_model(BIG, dtype=dtype).to("cuda")
+        model.to_logits.bias.data[3] = float("nan")
+        with pytest.raises(AxialError, match="logits are not finite"):
+            draw(model, 2)
