@@ -12,52 +12,24 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from axial import AxialTransformer, ModelConfig, kernels, lines
+from axial import AxialTransformer, ModelConfig, kernels
+from axial.folded import Folded, FoldedBlock, Memory
 from axial.kernels import Tile
-from axial.layers import Folded
+from axial.layers import Blocks
 from axial.lines import Line, Operations
 
 TILES = {
-    1: [
-        Tile(16, 16, 128, 4, 4),
-        Tile(16, 16, 128, 2, 6),
-        Tile(16, 16, 256, 4, 4),
-        Tile(16, 16, 256, 2, 4),
-        Tile(16, 16, 256, 8, 4),
-        Tile(16, 16, 512, 4, 3),
-        Tile(16, 32, 128, 4, 4),
-        Tile(16, 32, 256, 4, 4),
-        Tile(16, 32, 256, 8, 4),
-        Tile(16, 64, 128, 4, 4),
-    ],
-    64: [
-        Tile(64, 16, 128, 4, 4),
-        Tile(64, 16, 256, 4, 3),
-        Tile(64, 32, 128, 4, 4),
-        Tile(64, 32, 128, 8, 4),
-        Tile(64, 32, 256, 4, 3),
-        Tile(64, 64, 64, 4, 5),
-        Tile(64, 64, 128, 4, 4),
-        Tile(32, 32, 128, 4, 4),
-        Tile(32, 64, 128, 4, 4),
-        Tile(16, 64, 128, 4, 4),
-    ],
-    256: [
-        Tile(64, 32, 128, 4, 4),
-        Tile(64, 64, 64, 4, 4),
-        Tile(64, 64, 128, 4, 4),
-        Tile(64, 128, 64, 4, 4),
-        Tile(64, 128, 128, 4, 3),
-        Tile(128, 32, 128, 4, 4),
-        Tile(128, 64, 64, 4, 4),
-        Tile(128, 64, 64, 8, 4),
-        Tile(128, 128, 64, 8, 4),
-        Tile(256, 64, 64, 8, 3),
-    ],
+    1: [],
+    16: [Tile(16, 16, 512, 4, 3), Tile(16, 32, 256), Tile(16, 32, 128)],
+    64: [Tile(64, 16, 128), Tile(64, 32, 128), Tile(64, 32, 256, 4, 3), Tile(32, 32, 128)],
+    256: [Tile(64, 32, 128), Tile(64, 64, 64), Tile(64, 64, 128), Tile(128, 32, 128)],
 }
 """Worth trying, by batch size."""
+COLUMNS = [(4, 2), (4, 4), (8, 4), (8, 8), (16, 8)]
+"""Columns and warps of a program, where there are few rows."""
 
 
 def microseconds(run: Callable[[], object], *, repeats: int = 20) -> float:
@@ -79,59 +51,72 @@ def microseconds(run: Callable[[], object], *, repeats: int = 20) -> float:
 
 
 def probe_dense(width: int, layers: int, batch: int) -> None:
-    """The best tiles for the two shapes of dense layer, beside cuBLAS with its own norm."""
-    for outputs, normed in ((3 * width, True), (width, True), (width, False)):
+    """What `dense` takes for each of its uses, beside cuBLAS and torch; and variants of it."""
+    x = torch.randn(batch, width, device="cuda", dtype=torch.bfloat16)
+    for outputs, options in (
+        (3 * width, {"normed": True, "added": None}),
+        (width, {"normed": False, "added": torch.randn_like(x)}),
+    ):
         weights = [_layer(outputs, width) for _ in range(layers)]
-        x = torch.randn(batch, width, device="cuda", dtype=torch.bfloat16)
-        added = None if normed else torch.randn_like(x)
+        out = x.new_empty(batch, outputs)
 
-        def all_layers(dense: Callable[..., Tensor], **more: object) -> None:
-            for layer in weights:  # noqa: B023
-                dense(x, layer, normed=normed, added=added, **more)  # noqa: B023
+        def per_layer(dense: Callable[..., Tensor], **more: object) -> float:
+            def run() -> None:
+                for layer in weights:  # noqa: B023
+                    dense(x, layer, **more)
 
-        found = {}
+            return microseconds(run) / layers
+
+        plain = per_layer(_plain_dense, **options)
+        usual = per_layer(kernels.dense, **options)
+        print(f"  dense {width} -> {outputs}: cuBLAS and torch {plain:.2f} us, ours {usual:.2f} us")
+        common = {"out": out, "activated": False, "added": options["added"]}
+        for columns, warps in COLUMNS if batch <= kernels.FEW else []:
+            more = {"normed": options["normed"], "columns": columns, "warps": warps}
+            spent = per_layer(kernels.weighted_sums, **common, **more)
+            print(f"    {spent:.2f} us {columns} columns, {warps} warps")
         for cut in TILES[batch]:
-            run = functools.partial(all_layers, kernels.dense, cut=cut)
-            try:
-                found[cut] = microseconds(run)
-            except Exception as error:  # a tile that does not fit is no candidate
-                print(f"    {cut}: {str(error).splitlines()[0][:80]}")
-        chosen = kernels.tile(batch, width, outputs)
-        usual = microseconds(lambda: all_layers(kernels.dense)) / layers
-        plain = microseconds(lambda: all_layers(lines.dense)) / layers
-        floor = 2 * outputs * width / 4.3e6
-        print(
-            f"  dense {width} -> {outputs}, {'normed' if normed else 'added'}: cuBLAS and torch "
-            f"{plain:.2f} us, chosen {usual:.2f} us ({_short(chosen)}), bytes alone {floor:.2f} us"
-        )
-        for cut, time_of_all in sorted(found.items(), key=lambda item: item[1])[:6]:
-            print(f"    {time_of_all / layers:.2f} us {_short(cut)}")
+            print(f"    {per_layer(kernels.product, **common, cut=cut):.2f} us {cut}")
+
+
+def _plain_dense(x: Tensor, layer: Folded, *, normed: bool, added: Tensor | None) -> Tensor:
+    x = F.layer_norm(x, x.shape[-1:]) if normed else x
+    out = torch.addmm(layer.bias, x, layer.weight)
+    return out if added is None else out + added
 
 
 def _layer(outputs: int, inputs: int) -> Folded:
     weight = torch.randn(outputs, inputs, device="cuda").mul_(inputs**-0.5).bfloat16()
-    return Folded(weight, weight.new_zeros(outputs), weight.sum(1, dtype=torch.float32))
+    return Folded(weight.t(), weight.new_zeros(outputs), weight.sum(1, dtype=torch.float32))
 
 
-def _short(cut: Tile) -> str:
-    return f"{cut.rows}x{cut.columns}x{cut.depth}, {cut.warps} warps, {cut.stages} stages"
+def probe_attention(model: AxialTransformer, batch: int) -> None:
+    """The kernel beside plain products, for elements along the line."""
+    assert isinstance(model.inner_decoder, Blocks)
+    blocks = [FoldedBlock(block) for block in model.inner_decoder]
+    length = model.config.axes[-1]
+    memories = [Memory(block, batch, length) for block in blocks]
+    for memory in memories:
+        memory.rows.normal_()
 
+    def plain(memory: Memory, j: int) -> None:
+        _, mask, q, k, v = memory.until(j)
+        torch.bmm(torch.baddbmm(mask, q, k).softmax(-1), v, out=memory.seen_rle)
 
-def probe_attention(width: int, heads: int, layers: int, length: int, batch: int) -> None:
-    """The kernel beside plain products, for an element in the middle and the last of a line."""
-    shape = (batch, heads, length, width // heads)
-    pairs = [[torch.randn(shape, device="cuda").bfloat16() for _ in "kv"] for _ in range(layers)]
-    qkv = torch.randn(batch, 3 * width, device="cuda", dtype=torch.bfloat16)
+    def kernel(memory: Memory, j: int) -> None:
+        kernels.attend(memory.rows, memory.heads, j)
+
     for j in (0, length // 2, length - 1):
         cells = []
-        for name, attend in (("plain", lines.attend), ("kernel", kernels.attend)):
-
-            def all_layers(attend: Callable[..., Tensor] = attend, j: int = j) -> None:
-                for keys, values in pairs:
-                    attend(qkv, keys, values, j)
-
-            cells.append(f"{name} {microseconds(all_layers) / layers:.2f} us")
+        for name, attend in (("plain", plain), ("kernel", kernel)):
+            run = functools.partial(_for_each, attend, memories, j)
+            cells.append(f"{name} {microseconds(run) / len(memories):.2f} us")
         print(f"  attention at {j}: {', '.join(cells)}")
+
+
+def _for_each(attend: Callable[[Memory, int], None], memories: list[Memory], j: int) -> None:
+    for memory in memories:
+        attend(memory, j)
 
 
 def probe_line(model: AxialTransformer, batch: int) -> None:
@@ -179,7 +164,7 @@ def main() -> None:
         for batch in TILES:
             print(f"\nbatch {batch}")
             probe_line(model, batch)
-            probe_attention(args.width, args.heads, args.layers, args.length, batch)
+            probe_attention(model, batch)
             probe_dense(args.width, args.layers, batch)
 
 

@@ -27,7 +27,7 @@ from axial.model import evaluating
 
 METHODS = ["scoring", "cached", "semi-parallel", "naive"]
 WHOLE_UP_TO = {"naive": 8, "semi-parallel": 32}
-"""Beyond this side a method is extrapolated from one row."""
+"""Beyond this side a method is extrapolated from one row; on a GPU always."""
 BATCHES = [1, 64, 256]
 """Of the large model."""
 
@@ -95,13 +95,17 @@ def measure(setting: Setting, sides: list[int], device: str) -> dict[str, dict[i
         x = torch.randint(model.config.values, shape, device=device)
         found["scoring"][side] = seconds(lambda: bits(model, x), repeats=3)  # noqa: B023
         for method in METHODS[1:]:
-            if side > WHOLE_UP_TO.get(method, side):
+            if _is_extrapolated(method, side, device):
                 found[method][side] = extrapolated(model, x, method)
             else:
                 repeats = 3 if method == "cached" else int(side <= 16)
                 run = _drawing(model, setting.batch, method)
                 found[method][side] = seconds(run, repeats=repeats)
     return found
+
+
+def _is_extrapolated(method: str, side: int, device: str) -> bool:
+    return method in WHOLE_UP_TO and (side > WHOLE_UP_TO[method] or device == "cuda")
 
 
 def _drawing(
@@ -127,13 +131,13 @@ def encode(model: AxialTransformer, x: Tensor) -> None:
         model.condition(x, torch.zeros(len(x), dtype=torch.long, device=x.device), None, None)
 
 
-def report(setting: Setting, found: dict[str, dict[int, float]]) -> None:
+def report(setting: Setting, found: dict[str, dict[int, float]], device: str) -> None:
     """Seconds, ratios to cached, and how each grows with the side."""
     print(f"\n{setting.name}: seconds (over cached)")
     for side in found["cached"]:
         cells = []
         for method in METHODS:
-            spent, mark = found[method][side], "~" * (side > WHOLE_UP_TO.get(method, side))
+            spent, mark = found[method][side], "~" * _is_extrapolated(method, side, device)
             cells.append(f"{method} {mark}{spent:.3f} ({spent / found['cached'][side]:.2f})")
         print(f"  {side:>3} x {side:<3} " + ", ".join(cells))
     for method in METHODS:
@@ -159,11 +163,7 @@ def report_large(batch: int) -> None:
     model = setting.model(32, "cuda")
     config = model.config
     run = _drawing(model, batch, "cached")
-    begin = time.perf_counter()
-    run()
-    _finish()
-    first = time.perf_counter() - begin
-    spent = seconds(run, repeats=2)
+    first, spent = seconds(run, repeats=0), seconds(run, repeats=2)
     x = torch.randint(config.values, (batch, 32, 32, 3), device="cuda")
     paper = extrapolated(model, x, "semi-parallel")
     elements = config.elements
@@ -181,10 +181,10 @@ def report_large(batch: int) -> None:
         f"the arithmetic the floor is {floor:.3f} s, {floor / spent:.0%} of the time"
     )
     report_memory(model, batch)
+    x[..., -1] = -1
     torch.cuda.reset_peak_memory_stats()
-    run()
+    report_profile(_drawing(model, batch, "cached", x))
     print(f"  most memory in use {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
-    report_profile(run, spent)
 
 
 def _inner_cache_bytes(config: ModelConfig) -> int:
@@ -196,22 +196,26 @@ BANDWIDTH, ARITHMETIC = 4.3e12, 790e12
 """Bytes and operations a second that an H200 reaches: a large copy, a large bf16 product."""
 
 
-def report_profile(run: Callable[[], object], spent: float) -> None:
-    """The kernels that take most of a drawing, and what is left."""
+def report_profile(run: Callable[[], object]) -> None:
+    """The kernels that take most of the time of drawing the last channel, and what is left."""
     from torch.profiler import ProfilerActivity, profile
 
+    whole = seconds(run, repeats=0)
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         run()
         _finish()
-    kernels = sorted(found.key_averages(), key=lambda k: -k.self_device_time_total)
-    busy = sum(k.self_device_time_total for k in kernels) / 1e6
-    print(f"  kernels run {busy:.3f} s of it, {sum(k.count for k in kernels):,} launches:")
+    kernels = [k for k in found.key_averages() if k.self_device_time_total]
+    kernels.sort(key=lambda k: -k.self_device_time_total)
+    busy, count = (
+        sum(k.self_device_time_total for k in kernels) / 1e6,
+        sum(k.count for k in kernels),
+    )
+    print(f"  the last channel takes {whole:.3f} s, of which {count:,} kernels run {busy:.3f} s:")
     for kernel in kernels[:12]:
         total = kernel.self_device_time_total / 1e6
-        each = kernel.self_device_time_total / kernel.count
         print(
-            f"    {total:.3f} s {total / spent:5.1%} {kernel.count:>7} x {each:8.2f} us "
-            f"{kernel.key[:70]}"
+            f"    {total:.3f} s, {total / whole:.0%}: {kernel.count:,} of "
+            f"{1e6 * total / kernel.count:.2f} us, {kernel.key[:60]}"
         )
 
 
@@ -245,7 +249,7 @@ def main() -> None:
     gpu = args.device == "cuda"
     name = torch.cuda.get_device_name() if gpu else platform.machine() + " CPU"
     title = f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    print(title)
+    print(title, flush=True)
     if gpu:
         for batch in BATCHES:
             report_large(batch)
@@ -253,7 +257,7 @@ def main() -> None:
     for setting in GPU if gpu else CPU:
         found = measure(setting, args.sides or ([32, 64] if gpu else [8, 16, 32]), args.device)
         results[setting.name] = found
-        report(setting, found)
+        report(setting, found, args.device)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         draw_picture(results, args.out / f"sampling_{args.device}.png", title)

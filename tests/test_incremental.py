@@ -53,7 +53,7 @@ def buffers(caches):
     """Every tensor in which the caches keep something."""
     for level in caches.outer:
         yield from (t for cache in level if cache for t in (cache.keys, cache.values))
-    yield from (t for pair in getattr(caches.line.decoder, "caches", []) for t in pair)
+    yield from (memory.rows for memory in getattr(caches.line.decoder, "memories", []))
 
 
 @pytest.mark.parametrize("name", ["2d-deep", "3d-channels", "2d-lstm", "2d-rows", "1d-labels"])

@@ -15,7 +15,8 @@ config crc32c ranks
 cost causal noise bundle data
 attention describe batches pictures sources
 layers survey packing
-model kernels
+model folded
+kernels
 likelihood checkpoint tensorflow lines
 incremental
 sample

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import VARIANTS, config, random_input, tiny_model
 
 from axial import draw, lines
+from axial.folded import fold
 from axial.incremental import Caches
-from axial.layers import fold
-from axial.lines import Line, Operations
+from axial.lines import Line, Operations, sensible_threads
 
 gpu = pytest.mark.gpu
 BIG = config((4, 6), channels=3, values=20, width=48, heads=3, decoder_layers=(2, 3), mlp_ratio=2)
@@ -20,34 +21,46 @@ def test_a_folded_layer_is_the_norm_and_the_layer():
     torch.nn.init.normal_(norm.bias)
     x, scale = torch.randn(3, 6, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
     folded = fold(linear, norm, scale)
-    torch.testing.assert_close(folded.sums, folded.weight.sum(1))
-    torch.testing.assert_close(
-        lines.dense(x, folded, normed=True), scale * linear(norm(x)), rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(folded.sums, folded.weight.sum(0))
+    found = F.layer_norm(x, (6,)) @ folded.weight + folded.bias
+    torch.testing.assert_close(found, scale * linear(norm(x)), rtol=0, atol=1e-12)
 
 
-def layer(inputs, outputs, dtype=torch.float32):
-    linear, norm = torch.nn.Linear(inputs, outputs), torch.nn.LayerNorm(inputs)
-    torch.nn.init.normal_(norm.weight, mean=1.0, std=0.3)
-    torch.nn.init.normal_(norm.bias)
-    return fold(linear.to("cuda", dtype), norm.to("cuda", dtype))
+def test_one_thread_serves_small_steps_and_all_come_back():
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyError), sensible_threads(16, 128):
+            assert torch.get_num_threads() == 1
+            raise KeyError
+        assert torch.get_num_threads() == 2
+        with sensible_threads(4096, 128):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 @gpu
 @pytest.mark.parametrize("rows", [1, 3, 16, 33, 64, 100])
-@pytest.mark.parametrize("options", [{}, {"normed": True}, {"activated": True, "normed": True}])
-def test_the_dense_kernel_is_the_dense_layer(rows, options):
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("activated", [False, True])
+def test_the_dense_kernel_is_the_dense_layer(rows, normed, activated):
     from axial import kernels
 
     torch.manual_seed(rows)
     for inputs, outputs in ((48, 17), (256, 768), (320, 256)):
-        folded = layer(inputs, outputs)
+        linear, norm = torch.nn.Linear(inputs, outputs), torch.nn.LayerNorm(inputs, eps=1e-5)
+        torch.nn.init.normal_(norm.weight, mean=1.0, std=0.3)
+        linear, norm = (layer.to("cuda").requires_grad_(False) for layer in (linear, norm))
         x = 2 * torch.randn(rows, inputs, device="cuda") + 1
+        wanted = linear(norm(x) if normed else x)
+        wanted = F.silu(wanted) if activated else wanted
+        folded = fold(linear, norm if normed else None)
+        options = {"normed": normed, "activated": activated}
+        found = kernels.dense(x, folded, **options)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
         added = torch.randn(rows, outputs, device="cuda")
-        for more in ({}, {"added": added}):
-            wanted = lines.dense(x, folded, **options, **more)
-            found = kernels.dense(x, folded, **options, **more)
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        found = kernels.dense(x, folded, added=added, **options)
+        torch.testing.assert_close(found, wanted + added, rtol=1e-4, atol=1e-4)
 
 
 @gpu
@@ -57,14 +70,16 @@ def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, 
     from axial import kernels
 
     torch.manual_seed(size)
-    shape = (4, 3, length, size)
-    cells = [[torch.full(shape, 1e30, device="cuda") for _ in "kv"] for _ in range(2)]
+    rows = torch.randn(length, 4, 3 * 3 * size, device="cuda")
+    q, k, v = rows.view(length, 4, 3, 3, size).permute(3, 1, 2, 0, 4)
+    later = torch.ones(length, length, device="cuda").triu(1).bool()
+    weights = (q @ k.transpose(-1, -2)).masked_fill(later, -torch.inf).softmax(-1)
+    wanted = (weights @ v).permute(2, 0, 1, 3).flatten(2)
     for j in range(length):
-        qkv = torch.randn(4, 9 * size, device="cuda")
-        wanted, found = lines.attend(qkv, *cells[0], j), kernels.attend(qkv, *cells[1], j)
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    for ours, theirs in zip(*cells, strict=True):
-        assert torch.equal(ours, theirs)
+        stale = rows.clone()
+        stale[j + 1 :] = float("nan")
+        found = kernels.attend(stale, 3, j)
+        torch.testing.assert_close(found, wanted[j], rtol=1e-4, atol=1e-4)
 
 
 @gpu
@@ -74,24 +89,18 @@ def test_the_choice_kernel_is_the_choice():
     torch.manual_seed(0)
     batch, length, values, width = 5, 4, 300, 1100
     noise = torch.randn(batch, length, values, device="cuda", dtype=torch.float64)
-    table, base = (
-        torch.randn(*s, device="cuda") for s in ((values, width), (batch, length, width))
-    )
+    table = torch.randn(values, width, device="cuda")
+    base = torch.randn(batch, length, width, device="cuda")
     line = torch.full((batch, length), -1, device="cuda")
     line[1, 2], line[3, 0] = 7, 299
     ours, theirs = line.clone(), line.clone()
-    damage = torch.zeros(batch, device="cuda")
     for j in range(length):
         logits = torch.randn(batch, values, device="cuda")
-        wanted = lines.choose(logits, noise, theirs, damage, table, base, j)
-        found = kernels.choose(logits, noise, ours, damage, table, base, j)
+        wanted = lines.choose(logits, noise, theirs, table, base, j)
+        found = kernels.choose(logits, noise, ours, table, base, j)
         torch.testing.assert_close(found, wanted)
         assert torch.equal(ours, theirs)
-    assert ours[1, 2] == 7 and ours[3, 0] == 299 and damage.isfinite().all()
-    for row, wrong in ((0, float("nan")), (2, float("inf")), (4, float("-inf"))):
-        logits[row, 5] = wrong
-    kernels.choose(logits, noise, ours, damage, table, base, 3)
-    assert damage.isfinite().tolist() == [False, True, False, True, False]
+    assert ours[1, 2] == 7 and ours[3, 0] == 299
 
 
 @gpu
@@ -117,20 +126,21 @@ def kernel_line(model, batch):
     from axial import kernels
 
     caches = Caches(model, batch)
-    caches.line = Line(model, batch, Operations(kernels.dense, kernels.attend, kernels.choose))
-    for pair in caches.line.decoder.caches:
-        for buffer in pair:
-            buffer.fill_(1e30)
+    operations = Operations(kernels.pass_block, kernels.to_logits, kernels.choose)
+    caches.line = Line(model, batch, operations)
+    for memory in caches.line.decoder.memories:
+        memory.rows.fill_(1e30)
     return caches
 
 
 @gpu
+@pytest.mark.parametrize("batch", [2, 9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_kernels_give_the_logits_of_scoring(dtype):
+def test_the_kernels_give_the_logits_of_scoring(dtype, batch):
     from axial.incremental import walk
 
     model = tiny_model(BIG).to("cuda")
-    x, _, _ = random_input(BIG, 9)
+    x, _, _ = random_input(BIG, batch)
     x = x.to("cuda")
     wanted = model(x).flatten(1, -2).detach()
     model = model.to(dtype)
@@ -145,7 +155,7 @@ def test_the_kernels_give_the_logits_of_scoring(dtype):
 
     start = torch.full_like(x, -1)
     with torch.no_grad():
-        walk(model, start, recite, caches=kernel_line(model, 9))
+        walk(model, start, recite, caches=kernel_line(model, batch))
     assert torch.equal(start, x) and len(seen) == wanted.shape[1]
     worst = max(float((logits - wanted[:, e]).abs().max()) for e, logits in seen.items())
     assert worst < (1e-4 if dtype == torch.float32 else 0.25)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from axial.causal import shift, stack, unstack
 from axial.layers import Blocks
-from axial.lines import Line
+from axial.lines import Line, sensible_threads
 from axial.model import AxialTransformer
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
@@ -71,16 +71,20 @@ def _outer(model: AxialTransformer) -> list[Blocks]:
 
 
 def cache_bytes(model: AxialTransformer) -> int:
-    """Memory of the caches for one example: two of `width` for each step a masked block keeps."""
+    """Memory of the caches for one example.
+
+    A masked block of an outer level keeps a key and a value for each place of its grid, one of
+    the inner level also the query.
+    """
     config = model.config
     axes, last = config.plane_axes, len(config.axes) - 1
     kept = sum(
-        math.prod(axes[level:])
-        for level in range(last + 1)
-        for axis in config.decoder_axes(level)
-        if axis == level and not (level == last and config.inner == "lstm")
+        2 * math.prod(axes[level:]) * config.decoder_axes(level).count(level)
+        for level in range(last)
     )
-    return 2 * kept * config.width * model.embedding.weight.element_size()
+    if config.inner == "attention":
+        kept += 3 * axes[last] * config.decoder_layers[last]
+    return kept * config.width * model.embedding.weight.element_size()
 
 
 def walk(
@@ -189,7 +193,8 @@ class _PlaneWalk:
         new = slice(start, stop)
         inputs = self.model.embedding(plane[:, new].clamp(min=0)) + base[:, new]
         advance = functools.partial(decoder.advance, caches=self.caches.outer[level], start=start)
-        return self._decode(level, advance, inputs)[:, -1]
+        with sensible_threads(inputs.shape[:-1].numel(), inputs.shape[-1]):
+            return self._decode(level, advance, inputs)[:, -1]
 
     def _decode(self, level: int, decoder: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Run a level on a grid whose slower axes are left out: they have length 1."""

@@ -1,6 +1,6 @@
 """The inner step as few CUDA kernels: dense with its norm, attention to a cache, the choice.
 
-Each function does what its namesake in lines.py does, in one Triton kernel where that takes many:
+`pass_block`, `to_logits` and `choose` do what their namesakes in lines.py do, in fewer launches:
 drawing element by element is bound by the number of kernels and by reading the weights once.
 Everything is accumulated in float32. b batch, d width, i inputs, o outputs, l length, v values,
 n heads, e width of a head.
@@ -13,10 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from axial.layers import NORM_EPS, Folded
+from axial.folded import Folded, FoldedBlock, Memory
+from axial.layers import NORM_EPS
 
 SMALLEST_STEP = 16
 """Inputs of a dense layer must be a multiple of this."""
+FEW = 4
+"""Up to so many rows a dense layer is a sum over its weights rather than a matrix product."""
 
 
 @dataclass(frozen=True)
@@ -26,24 +29,35 @@ class Tile:
     rows: int
     columns: int
     depth: int
-    warps: int
-    stages: int
+    warps: int = 4
+    stages: int = 4
 
 
-def tile(rows: int, inputs: int, outputs: int) -> Tile:
-    """A tile for which every multiprocessor has work and enough bytes are under way."""
-    wide = outputs > 2048
+def tile(x: Tensor) -> Tile:
+    """The fastest for (b, i) of those that benchmarks/kernels.py tries."""
+    (rows, inputs), size = x.shape, x.element_size()
     if rows <= 32:
-        height = 16 if rows <= 16 else 32
-        chosen = Tile(height, 32 if wide else 16, 256, 4, 4)
-    elif rows <= 64:
-        chosen = Tile(64, 32 if wide else 16, 128, 4, 4)
-    else:
-        chosen = Tile(64, 128 if wide else 64, 64, 4, 4)
-    depth = chosen.depth
-    while inputs % depth:
-        depth //= 2
-    return Tile(chosen.rows, chosen.columns, depth, chosen.warps, chosen.stages)
+        return Tile(16 if rows <= 16 else 32, 32, _depth(inputs, 512 // size))
+    return Tile(64, 32 if rows <= 64 else 64, _depth(inputs, 256 // size))
+
+
+def _depth(inputs: int, most: int) -> int:
+    """The largest power of two up to `most` that divides the inputs."""
+    return min(most, inputs & -inputs)
+
+
+def pass_block(x: Tensor, block: FoldedBlock, memory: Memory, j: int) -> Tensor:
+    """Take element j (b, d) through a block; the memory takes it in."""
+    dense(x, block.to_qkv, normed=True, out=memory.rows[j])
+    seen = attend(memory.rows, memory.heads, j)
+    x = dense(seen, block.to_out, added=x)
+    hidden = dense(x, block.mlp_in, normed=True, activated=True)
+    return dense(hidden, block.mlp_out, added=x)
+
+
+def to_logits(x: Tensor, layer: Folded, out: Tensor) -> None:
+    """The last norm and dense layer."""
+    dense(x, layer, normed=True, out=out)
 
 
 def dense(
@@ -53,28 +67,42 @@ def dense(
     normed: bool = False,
     activated: bool = False,
     added: Tensor | None = None,
-    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """A dense layer of (b, i); the norm before it, silu and the sum after it."""
+    out = x.new_empty(len(x), len(layer.bias)) if out is None else out
+    if len(x) <= FEW:
+        return weighted_sums(x, layer, out, normed=normed, activated=activated, added=added)
+    if normed:
+        x = torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)
+    if activated or added is not None or out.dtype != x.dtype:
+        return product(x, layer, out, activated=activated, added=added)
+    return torch.addmm(layer.bias, x, layer.weight, out=out)
+
+
+def product(
+    x: Tensor,
+    layer: Folded,
+    out: Tensor,
+    *,
+    activated: bool,
+    added: Tensor | None,
     cut: Tile | None = None,
 ) -> Tensor:
-    """A dense layer of (b, i); the norm before it, the nonlinearity and the sum after it."""
-    (rows, inputs), outputs = x.shape, len(layer.weight)
-    cut = cut or tile(rows, inputs, outputs)
-    out = x.new_empty(rows, outputs, dtype=dtype)
-    grid = (triton.cdiv(outputs, cut.columns), triton.cdiv(rows, cut.rows))
-    _dense[grid](
+    """A matrix product with what comes after it."""
+    rows, (inputs, outputs) = len(x), layer.weight.shape
+    cut = cut or tile(x)
+    _product[(triton.cdiv(outputs, cut.columns), triton.cdiv(rows, cut.rows))](
         x,
         layer.weight,
         layer.bias,
-        layer.sums,
         x if added is None else added,
         out,
         rows,
         INPUTS=inputs,
         OUTPUTS=outputs,
-        NORMED=normed,
         ACTIVATED=activated,
         ADDED=added is not None,
-        EPS=NORM_EPS,
         M=cut.rows,
         N=cut.columns,
         K=cut.depth,
@@ -85,20 +113,17 @@ def dense(
 
 
 @triton.jit
-def _dense(
+def _product(
     x,
     weight,
     bias,
-    sums,
     added,
     out,
     rows,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    NORMED: tl.constexpr,
     ACTIVATED: tl.constexpr,
     ADDED: tl.constexpr,
-    EPS: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -111,26 +136,13 @@ def _dense(
     x_at = x + (m % rows)[:, None] * INPUTS + k[None, :]
     weight_at = weight + column[None, :] * INPUTS + k[:, None]
     total = tl.zeros((M, N), tl.float32)
-    first = tl.zeros((M,), tl.float32)
-    second = tl.zeros((M,), tl.float32)
     for _ in range(0, INPUTS, K):
-        part = tl.load(x_at)
-        total = tl.dot(part, tl.load(weight_at), total, input_precision="ieee")
-        if NORMED:
-            wide = part.to(tl.float32)
-            first += tl.sum(wide, 1)
-            second += tl.sum(wide * wide, 1)
+        total = tl.dot(tl.load(x_at), tl.load(weight_at), total, input_precision="ieee")
         x_at += K
         weight_at += K
-    if NORMED:
-        # The norm commutes with the product: w (x - mean) / std = (w x - mean sum(w)) / std.
-        mean = first / INPUTS
-        variance = tl.maximum(second / INPUTS - mean * mean, 0.0)
-        total -= mean[:, None] * tl.load(sums + column)[None, :]
-        total *= tl.rsqrt(variance + EPS)[:, None]
     total += tl.load(bias + column).to(tl.float32)[None, :]
     if ACTIVATED:
-        total *= tl.sigmoid(1.702 * total)
+        total *= tl.sigmoid(total)
     place = m[:, None] * OUTPUTS + n[None, :]
     inside = (m < rows)[:, None] & (n < OUTPUTS)[None, :]
     if ADDED:
@@ -138,58 +150,121 @@ def _dense(
     tl.store(out + place, total, mask=inside)
 
 
-def attend(qkv: Tensor, keys: Tensor, values: Tensor, j: int) -> Tensor:
-    """Attention of element j to itself and to the cached ones (b, n, l, e) before it.
+def weighted_sums(
+    x: Tensor,
+    layer: Folded,
+    out: Tensor,
+    *,
+    normed: bool,
+    activated: bool,
+    added: Tensor | None,
+    columns: int = 8,
+    warps: int = 4,
+) -> Tensor:
+    """The same for few rows: each program reads the whole of some columns of the weights."""
+    rows, (inputs, outputs) = len(x), layer.weight.shape
+    _weighted_sums[(triton.cdiv(outputs, columns), rows)](
+        x,
+        layer.weight,
+        layer.bias,
+        layer.sums,
+        x if added is None else added,
+        out,
+        INPUTS=inputs,
+        OUTPUTS=outputs,
+        NORMED=normed,
+        ACTIVATED=activated,
+        ADDED=added is not None,
+        EPS=NORM_EPS,
+        N=columns,
+        K=_depth(inputs, 512),
+        num_warps=warps,
+    )
+    return out
 
-    `qkv` is (b, n 3 e), the query scaled already; the caches take in the new key and value.
+
+@triton.jit
+def _weighted_sums(
+    x,
+    weight,
+    bias,
+    sums,
+    added,
+    out,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    NORMED: tl.constexpr,
+    ACTIVATED: tl.constexpr,
+    ADDED: tl.constexpr,
+    EPS: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+):
+    row = tl.program_id(1)
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    k = tl.arange(0, K)
+    column = n % OUTPUTS
+    total = tl.zeros((N, K), tl.float32)
+    first = tl.zeros((K,), tl.float32)
+    second = tl.zeros((K,), tl.float32)
+    for start in tl.static_range(0, INPUTS, K):
+        part = tl.load(x + row * INPUTS + start + k).to(tl.float32)
+        weights = tl.load(weight + column[:, None] * INPUTS + start + k[None, :])
+        total += weights.to(tl.float32) * part[None, :]
+        first += part
+        second += part * part
+    result = tl.sum(total, 1)
+    if NORMED:
+        # The norm commutes with the sum: w (x - mean) / std = (w x - mean sum(w)) / std.
+        mean = tl.sum(first, 0) / INPUTS
+        variance = tl.maximum(tl.sum(second, 0) / INPUTS - mean * mean, 0.0)
+        result = (result - mean * tl.load(sums + column)) * tl.rsqrt(variance + EPS)
+    result += tl.load(bias + column).to(tl.float32)
+    if ACTIVATED:
+        result *= tl.sigmoid(result)
+    place = row * OUTPUTS + n
+    if ADDED:
+        result += tl.load(added + place, mask=n < OUTPUTS, other=0.0).to(tl.float32)
+    tl.store(out + place, result, mask=n < OUTPUTS)
+
+
+def attend(rows: Tensor, heads: int, j: int) -> Tensor:
+    """Attention of element j of the line to itself and to those before it.
+
+    `rows` is (l, b, n 3 e), the queries scaled already.
     """
-    batch, heads, length, size = keys.shape
-    out = qkv.new_empty(batch, heads * size)
+    _, batch, width = rows.shape
+    size = width // (3 * heads)
+    out = rows.new_empty(batch, heads * size)
     _attend[(batch * heads,)](
-        qkv,
-        keys,
-        values,
+        rows,
         out,
         j,
-        LENGTH=length,
+        batch * width,
         SIZE=size,
         E=triton.next_power_of_2(size),
-        L=min(32, triton.next_power_of_2(length)),
+        L=min(32, triton.next_power_of_2(len(rows))),
         num_warps=2,
     )
     return out
 
 
 @triton.jit(do_not_specialize=["j"])
-def _attend(
-    qkv,
-    keys,
-    values,
-    out,
-    j,
-    LENGTH: tl.constexpr,
-    SIZE: tl.constexpr,
-    E: tl.constexpr,
-    L: tl.constexpr,
-):
-    head = tl.program_id(0).to(tl.int64)  # of one example: batch and heads are one index
+def _attend(rows, out, j, stride, SIZE: tl.constexpr, E: tl.constexpr, L: tl.constexpr):
+    head = tl.program_id(0).to(tl.int64)  # batch and heads are one index
     e = tl.arange(0, E)
     inside = e < SIZE
-    own = qkv + head * 3 * SIZE + e
-    q = tl.load(own, mask=inside, other=0.0).to(tl.float32)
-    k = tl.load(own + SIZE, mask=inside, other=0.0)
-    v = tl.load(own + 2 * SIZE, mask=inside, other=0.0)
-    line = head * LENGTH * SIZE
-    tl.store(keys + line + j * SIZE + e, k, mask=inside)
-    tl.store(values + line + j * SIZE + e, v, mask=inside)
-    # A running softmax that begins with the element itself, then takes in those before it.
-    top = tl.sum(q * k.to(tl.float32), 0)
-    share = 1.0
-    mixed = v.to(tl.float32)
-    for start in range(0, j, L):
+    keys = rows + head * 3 * SIZE + SIZE
+    values = keys + SIZE
+    q = tl.load(keys - SIZE + j * stride + e, mask=inside, other=0.0).to(tl.float32)
+    # A running softmax; the first scores are finite, as j itself is not before them.
+    top = float("-inf")
+    share = 0.0
+    mixed = tl.zeros((E,), tl.float32)
+    for start in range(0, j + 1, L):
         step = start + tl.arange(0, L)
-        known = step < j
-        place = line + step[:, None] * SIZE + e[None, :]
+        known = step <= j
+        place = step[:, None].to(tl.int64) * stride + e[None, :]
         mask = known[:, None] & inside[None, :]
         k_le = tl.load(keys + place, mask=mask, other=0.0).to(tl.float32)
         v_le = tl.load(values + place, mask=mask, other=0.0).to(tl.float32)
@@ -207,7 +282,6 @@ def choose(
     logits: Tensor,
     noise: Tensor,
     line: Tensor,
-    damage: Tensor,
     table: Tensor,
     base: Tensor,
     j: int,
@@ -219,7 +293,6 @@ def choose(
         logits,
         noise,
         line,
-        damage,
         table,
         base,
         out,
@@ -239,7 +312,6 @@ def _choose(
     logits,
     noise,
     line,
-    damage,
     table,
     base,
     out,
@@ -253,10 +325,7 @@ def _choose(
     row = tl.program_id(0).to(tl.int64)
     v = tl.arange(0, V)
     real = v < VALUES
-    scores = tl.load(logits + row * VALUES + v, mask=real, other=0.0).to(tl.float32)
-    # Nothing is added but what no finite number times zero can be.
-    tl.store(damage + row, tl.load(damage + row) + tl.sum(scores * 0.0, 0))
-    scores = scores.to(tl.float64)
+    scores = tl.load(logits + row * VALUES + v, mask=real, other=0.0).to(tl.float64)
     scores += tl.load(noise + (row * LENGTH + j) * VALUES + v, mask=real, other=0.0)
     drawn = tl.argmax(tl.where(real, scores, float("-inf")), 0)
     drawn = tl.minimum(drawn, VALUES - 1).to(tl.int64)  # where nothing compares with anything

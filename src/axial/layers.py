@@ -5,7 +5,7 @@ b batch, *axes the data axes (slowest first), d model width, i input planes.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,8 @@ from axial.attention import AxialAttention, LineCache, init_dense
 from axial.config import ModelConfig
 
 NORM_EPS = 1e-5
+STEEPNESS = 1.702
+"""Of the sigmoid in the nonlinearity."""
 
 
 class Block(nn.Module):
@@ -52,7 +54,7 @@ class Block(nn.Module):
 
 def nonlinearity(x: Tensor) -> Tensor:
     """The authors' approximation of GELU."""
-    return x * torch.sigmoid(1.702 * x)
+    return x * torch.sigmoid(STEEPNESS * x)
 
 
 class Blocks(nn.ModuleList):
@@ -167,34 +169,6 @@ class PlaneConvolution(nn.Module):
             window = tuple(slice(at, at + length) for at, length in zip(tap, axes, strict=True))
             out = out + F.linear(padded[(slice(None), *window)], weights[:, :, number])
         return out
-
-
-class Folded(NamedTuple):
-    """A dense layer that has taken in what is linear around it."""
-
-    weight: Tensor
-    """(outputs, inputs)"""
-    bias: Tensor
-    """(outputs,)"""
-    sums: Tensor
-    """Those of the weights over the inputs, in float32 or better."""
-
-
-def fold(
-    linear: nn.Linear, norm: nn.LayerNorm | None = None, scale: Tensor | None = None
-) -> Folded:
-    """The layer with its norm's gain and bias in it, and a factor for each of its outputs."""
-    weight, bias = linear.weight.detach().double(), linear.bias.detach().double()
-    if norm is not None:
-        bias = bias + weight @ norm.bias.detach().double()
-        weight = weight * norm.weight.detach().double()
-    if scale is not None:
-        weight, bias = weight * scale.unsqueeze(-1), bias * scale
-    dtype = linear.weight.dtype
-    weight = weight.to(dtype)
-    return Folded(
-        weight, bias.to(dtype), weight.sum(-1, dtype=torch.promote_types(dtype, torch.float32))
-    )
 
 
 def init_linear(linear: nn.Linear, *, scale: float = 1.0) -> None:

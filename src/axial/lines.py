@@ -2,13 +2,14 @@
 
 On a CUDA device a whole line, choices included, is recorded once and then replayed for every
 line: nothing inside it waits for the host. Where Triton is there, bf16 models run on the kernels
-of kernels.py, which do the same in fewer launches.
+of kernels.py, which do the same in fewer launches. On a CPU small steps run on one thread.
 
 b batch, l length of a line, s its first steps, d width, v values, n heads, e width of a head.
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -16,73 +17,56 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from axial.layers import LSTM, NORM_EPS, Block, Blocks, Folded, fold, nonlinearity
+from axial.folded import Folded, FoldedBlock, Memory, fold
+from axial.layers import LSTM, NORM_EPS, Blocks
 from axial.model import AxialTransformer
 
-
-def dense(
-    x: Float[Tensor, "*b i"],
-    layer: Folded,
-    *,
-    normed: bool = False,
-    activated: bool = False,
-    added: Float[Tensor, "*b o"] | None = None,
-    dtype: torch.dtype | None = None,
-) -> Float[Tensor, "*b o"]:
-    """A dense layer; the norm before it, the nonlinearity and the sum after it."""
-    if normed:
-        x = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-    x = F.linear(x, layer.weight, layer.bias)
-    if activated:
-        x = nonlinearity(x)
-    if added is not None:
-        x = x + added
-    return x if dtype is None else x.to(dtype)
+_WORTH_THREADS = 3e6
+"""Products of a dense layer below which a second thread costs more than it brings."""
 
 
-def attend(
-    qkv: Float[Tensor, "b nse"],
-    keys: Float[Tensor, "b n l e"],
-    values: Float[Tensor, "b n l e"],
-    j: int,
+def pass_block(
+    x: Float[Tensor, "b d"], block: FoldedBlock, memory: Memory, j: int
 ) -> Float[Tensor, "b d"]:
-    """Attention of element j to itself and to the cached ones before it.
+    """Take element j through a block; `x` may be overwritten, the memory takes the element in."""
+    shape, to_qkv, to_out = x.shape[-1:], block.to_qkv, block.to_out
+    mlp_in, mlp_out = block.mlp_in, block.mlp_out
+    row, mask, q, k, v = memory.until(j)
+    normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
+    torch.addmm(to_qkv.bias, normed, to_qkv.weight, out=row)
+    torch.bmm(torch.baddbmm(mask, q, k).softmax(-1), v, out=memory.seen_rle)
+    x.addmm_(memory.seen, to_out.weight).add_(to_out.bias)
+    normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
+    hidden = torch.addmm(mlp_in.bias, normed, mlp_in.weight)
+    return x.addmm_(F.silu(hidden, inplace=True), mlp_out.weight).add_(mlp_out.bias)
 
-    The query is scaled already; the caches take in the new key and value.
-    """
-    batch, heads, _, size = keys.shape
-    q, k, v = qkv.view(batch, heads, 3, size).unbind(2)
-    keys[:, :, j] = k
-    values[:, :, j] = v
-    scores = torch.matmul(keys[:, :, : j + 1], q.unsqueeze(-1))
-    return torch.matmul(scores.softmax(2).transpose(2, 3), values[:, :, : j + 1]).flatten(1)
+
+def to_logits(x: Float[Tensor, "b d"], layer: Folded, out: Float[Tensor, "b v"]) -> None:
+    """The last norm and dense layer."""
+    normed = torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)
+    torch.addmm(layer.bias, normed, layer.weight, out=out)
 
 
 def choose(
     logits: Float[Tensor, "b v"],
     noise: Float64[Tensor, "b l v"],
     line: Int[Tensor, "b l"],
-    damage: Float[Tensor, " b"],
     table: Float[Tensor, "v d"],
     base: Float[Tensor, "b l d"],
     j: int,
 ) -> Float[Tensor, "b d"]:
-    """Fill place j of `line` where it is -1, and return the input of the next place.
-
-    `damage` becomes not a number where a logit is none, or infinite.
-    """
-    damage += (logits * 0.0).sum(-1)
-    drawn = (logits.double() + noise[:, j]).argmax(-1)
-    line[:, j] = torch.where(line[:, j] < 0, drawn, line[:, j])
-    following = min(j + 1, line.shape[1] - 1)
-    return table[line[:, j]] + base[:, following]
+    """Fill place j of `line` where it is -1, and return the input of the next place."""
+    drawn = (noise[:, j] + logits).argmax(-1)
+    place = line[:, j]
+    torch.where(place < 0, drawn, place, out=place)
+    return table.index_select(0, place).add_(base[:, min(j + 1, line.shape[1] - 1)])
 
 
 class Operations(NamedTuple):
     """What a step is made of."""
 
-    dense: Callable[..., Tensor] = dense
-    attend: Callable[..., Tensor] = attend
+    pass_block: Callable[..., Tensor] = pass_block
+    to_logits: Callable[..., None] = to_logits
     choose: Callable[..., Tensor] = choose
 
 
@@ -93,7 +77,7 @@ def _operations(model: AxialTransformer) -> Operations:
         from axial import kernels
 
         if kernels.usable(weight.dtype, config.width, config.mlp_ratio * config.width):
-            return Operations(kernels.dense, kernels.attend, kernels.choose)
+            return Operations(kernels.pass_block, kernels.to_logits, kernels.choose)
     return Operations()
 
 
@@ -108,8 +92,9 @@ class Line:
         self.table = weight
         self.operations = operations or _operations(model)
         self.to_logits = fold(model.to_logits, model.norm)
-        self.wide = torch.promote_types(weight.dtype, torch.float32)
-        self.damage = weight.new_zeros(batch, dtype=self.wide)
+        exact = self.operations.to_logits is not to_logits
+        dtype = torch.float32 if exact else weight.dtype
+        self.logits = weight.new_zeros(self.length, batch, config.values, dtype=dtype)
         decoder = model.inner_decoder
         self.decoder: _Attending | _Recurrent
         if isinstance(decoder, LSTM):
@@ -128,7 +113,7 @@ class Line:
         """Fill `line` where it is -1 with argmax(logits + noise); before `start` all is known.
 
         `base` is the input of each place but for the element before it. Returns whether all
-        logits so far were finite numbers.
+        logits were finite numbers.
         """
         if line.device.type == "cuda":
             if self.recording is None:
@@ -136,16 +121,17 @@ class Line:
             self.recording.replay(line, base, noise)
         else:
             self.choose_along(line, base, start, noise)
-        return self.damage.isfinite().all()
+        return self.logits.isfinite().all()
 
-    def choose_along(self, line: Tensor, base: Tensor, start: int, noise: Tensor) -> None:
-        """Draw without recording."""
+    def choose_along(
+        self, line: Tensor, base: Tensor, start: int, noise: Tensor, stop: int | None = None
+    ) -> None:
+        """Draw without recording, up to `stop` or to the end."""
 
         def put(j: int, logits: Tensor) -> Tensor:
-            state = (line, self.damage, self.table, base)
-            return self.operations.choose(logits, noise, *state, j)
+            return self.operations.choose(logits, noise, line, self.table, base, j)
 
-        self._pass_along(line, base, start, put)
+        self._pass_along(line, base, range(start, stop or self.length), put)
 
     def ask(
         self,
@@ -157,84 +143,74 @@ class Line:
         """Fill `line` where it is -1 with what `answer(j, logits)` says."""
 
         def put(j: int, logits: Tensor) -> Tensor:
-            line[:, j] = torch.where(line[:, j] < 0, answer(j, logits), line[:, j])
+            line[:, j] = torch.where(line[:, j] < 0, answer(j, logits.clone()), line[:, j])
             return self.table[line[:, j]] + base[:, min(j + 1, self.length - 1)]
 
-        self._pass_along(line, base, start, put)
+        self._pass_along(line, base, range(start, self.length), put)
 
     def _pass_along(
-        self, line: Tensor, base: Tensor, start: int, put: Callable[[int, Tensor], Tensor]
+        self, line: Tensor, base: Tensor, places: range, put: Callable[[int, Tensor], Tensor]
     ) -> None:
-        """Step from `start` on, what is before it taken in at once.
+        """Step through these places, what is before them taken in at once.
 
         `put` settles place j by its logits and returns the input of the next.
         """
-        x = base[:, 0].contiguous()
-        if start:
-            before = self.table[line[:, :start]]
-            self.decoder.fill(base[:, :start] + F.pad(before[:, :-1], (0, 0, 1, 0)))
-            x = base[:, start] + before[:, -1]
-        for j in range(start, self.length):
-            out = self.decoder.step(x, j)
-            logits = self.operations.dense(out, self.to_logits, normed=True, dtype=self.wide)
-            x = put(j, logits)
+        start = places.start
+        x = base[:, 0].clone()
+        with sensible_threads(*x.shape):
+            if start:
+                before = self.table[line[:, :start]]
+                self.decoder.fill(base[:, :start] + F.pad(before[:, :-1], (0, 0, 1, 0)))
+                x = base[:, start] + before[:, -1]
+            for j in places:
+                out, logits = self.decoder.step(x, j), self.logits[j]
+                self.operations.to_logits(out, self.to_logits, logits)
+                x = put(j, logits)
+
+
+@contextmanager
+def sensible_threads(positions: int, width: int) -> Iterator[None]:
+    """On a CPU, one thread while blocks of this width take so few positions at a time."""
+    usual = torch.get_num_threads()
+    if usual == 1 or positions * width**2 > _WORTH_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 class _Attending:
     """Masked attention blocks along the line."""
 
     def __init__(self, blocks: Blocks, batch: int, length: int, operations: Operations) -> None:
-        self.operations = operations
-        self.blocks = [_FoldedBlock(block) for block in blocks]
-        self.caches = [_room(block, batch, length) for block in blocks]
+        self.pass_block = operations.pass_block
+        self.blocks = [FoldedBlock(block) for block in blocks]
+        self.memories = [Memory(block, batch, length) for block in self.blocks]
 
     def step(self, x: Tensor, j: int) -> Tensor:
-        operations = self.operations
-        for block, (keys, values) in zip(self.blocks, self.caches, strict=True):
-            qkv = operations.dense(x, block.to_qkv, normed=True)
-            seen = operations.attend(qkv, keys, values, j)
-            x = operations.dense(seen, block.to_out, added=x)
-            hidden = operations.dense(x, block.mlp_in, normed=True, activated=True)
-            x = operations.dense(hidden, block.mlp_out, added=x)
+        for block, memory in zip(self.blocks, self.memories, strict=True):
+            x = self.pass_block(x, block, memory, j)
         return x
 
     def fill(self, x: Tensor) -> None:
-        steps = x.shape[1]
-        for block, (keys, values) in zip(self.blocks, self.caches, strict=True):
-            batch, heads, _, size = keys.shape
-            qkv = dense(x, block.to_qkv, normed=True).view(batch, steps, heads, 3, size)
-            q, k, v = qkv.permute(3, 0, 2, 1, 4)
-            keys[:, :, :steps] = k
-            values[:, :, :steps] = v
-            seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
-            x = dense(seen.transpose(1, 2).flatten(2), block.to_out, added=x)
-            hidden = dense(x, block.mlp_in, normed=True, activated=True)
-            x = dense(hidden, block.mlp_out, added=x)
+        for block, memory in zip(self.blocks, self.memories, strict=True):
+            x = _pass_several(x, block, memory)
 
 
-def _room(block: Block, batch: int, length: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of a line; what lies beyond the element being drawn is never read."""
-    heads, weight = block.attention.heads, block.attention.to_out.weight
-    shape = (batch, heads, length, len(weight) // heads)
-    return weight.new_empty(shape), weight.new_empty(shape)
-
-
-class _FoldedBlock:
-    """The dense layers of a block, with norms and attention's scale in them."""
-
-    def __init__(self, block: Block) -> None:
-        attention = block.attention
-        size = attention.to_out.in_features // attention.heads
-        scale = attention.to_qkv.weight.new_ones(attention.heads, 3, size, dtype=torch.float64)
-        scale[:, 0] = size**-0.5
-        self.to_qkv = fold(attention.to_qkv, block.attention_norm, scale.flatten())
-        self.to_out = fold(attention.to_out)
-        self.mlp_in = fold(block.mlp_in, block.mlp_norm)
-        self.mlp_out = fold(block.mlp_out)
-
-    def tensors(self) -> list[Tensor]:
-        """All weights, as they lie in memory."""
-        return [*self.to_qkv, *self.to_out, *self.mlp_in, *self.mlp_out]
+def _pass_several(x: Tensor, block: FoldedBlock, memory: Memory) -> Tensor:
+    """Take the first elements (b, s, d) of a line through a block at once."""
+    batch, steps, width = x.shape
+    normed = F.layer_norm(x, (width,), eps=NORM_EPS)
+    rows = normed @ block.to_qkv.weight + block.to_qkv.bias
+    memory.rows[:steps] = rows.transpose(0, 1)
+    q, k, v = rows.view(batch, steps, block.heads, 3, -1).permute(3, 0, 2, 1, 4)
+    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    x = x + seen.transpose(1, 2).flatten(2) @ block.to_out.weight + block.to_out.bias
+    hidden = F.layer_norm(x, (width,), eps=NORM_EPS) @ block.mlp_in.weight + block.mlp_in.bias
+    return x + F.silu(hidden) @ block.mlp_out.weight + block.mlp_out.bias
 
 
 class _Recurrent:
@@ -271,13 +247,14 @@ class _Recording:
         self.base = table.new_zeros(*shape, table.shape[1])
         self.noise = table.new_zeros(*shape, line.values, dtype=torch.float64)
         self.graph = torch.cuda.CUDAGraph()
-        # What is compiled, loaded or set up at first use must not be while recording.
+        # What is compiled, loaded or set up at first use must not be while recording. The
+        # kernels are the same for every element, plain torch's depend on how many are known.
+        warm_up = line.length if line.operations == Operations() else min(2, line.length)
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
-            line.choose_along(self.line, self.base, 0, self.noise)
+            line.choose_along(self.line, self.base, 0, self.noise, warm_up)
         here.wait_stream(aside)
-        line.damage.zero_()
         with torch.cuda.graph(self.graph):
             line.choose_along(self.line, self.base, 0, self.noise)
 

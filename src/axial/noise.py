@@ -6,7 +6,7 @@ number in the open interval. All in 32-bit integers that wrap, so every device a
 """
 
 from jaxtyping import Float64, Int32, Int64
-from torch import Tensor, arange, float64, int32
+from torch import Tensor, add, arange, bitwise_right_shift, float64, int32
 
 _WORD = 0xFFFFFFFF
 _PARITY = 0x1BD11BDA
@@ -24,9 +24,10 @@ def gumbel(
     key = threefry(_word(seed), _word(seed >> 32), image.to(int32), (image >> 32).to(int32))
     value = arange(values, dtype=int32, device=image.device)
     high, low = threefry(*key, element.view(1, -1, 1).to(int32), value)
-    bits = ((high.long() & _WORD) << 20) | (low.long() & _WORD) >> 12
-    # Half a step up: neither 0 nor, with 52 bits, a number that rounds to 1.
-    uniform = bits.to(float64).add_(0.5).mul_(2.0**-52)
+    # 52 bits and half a step up: neither 0 nor a number that rounds to 1. Every sum is exact.
+    uniform = high.bitwise_xor_(_word(1 << 31)).to(float64).mul_(2.0**-32)
+    low = low.bitwise_right_shift_(12).bitwise_and_((1 << 20) - 1)
+    uniform.add_(low.to(float64), alpha=2.0**-52).add_(0.5 + 2.0**-53)
     return uniform.log_().neg_().log_().neg_()
 
 
@@ -41,12 +42,13 @@ def threefry(
     x0, x1 = x0 + keys[0], x1 + keys[1]
     whole = x0 + x1
     x0, x1 = x0.expand_as(whole).clone(), x1.expand_as(whole).clone()
+    falling_out = whole
     for turn in range(20):
         rotation = _ROTATIONS[turn % 8]
         x0 += x1
-        falling_out = (x1 >> (32 - rotation)).bitwise_and_((1 << rotation) - 1)
-        x1 <<= rotation
-        x1 |= falling_out
+        bitwise_right_shift(x1, 32 - rotation, out=falling_out)
+        falling_out &= (1 << rotation) - 1
+        add(falling_out, x1, alpha=1 << rotation, out=x1)
         x1 ^= x0
         if turn % 4 == 3:
             step = turn // 4 + 1

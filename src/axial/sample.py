@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
 from axial.causal import given as always_given
 from axial.causal import order
-from axial.config import as_integer
+from axial.config import ModelConfig, as_integer
 from axial.errors import ConfigError, InputError
 from axial.incremental import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
 from axial.model import AxialTransformer, check_integers, check_tensors, evaluating
@@ -20,6 +20,8 @@ from axial.noise import gumbel
 
 _WORKING_BYTES = 1 << 30
 """What a drawing may take on a CPU; on other devices it is a quarter of their memory."""
+_NOISE_AHEAD_CPU, _NOISE_AHEAD = 1 << 17, 1 << 24
+"""Numbers of noise computed together: what a CPU's cache holds, what keeps a GPU busy."""
 
 
 def draw(
@@ -74,7 +76,7 @@ def draw(
         rows = torch.arange(start, start + batch, device=device).clamp(max=count - 1)
         told = [None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)]
         if noise is None:
-            noise_of = _seeded_noise(seed, first + rows, config.values, temperature)
+            noise_of: Noise = _SeededNoise(seed, first + rows, config, temperature)
         else:
             noise_of = _recorded_noise(noise[rows.to(noise.device)].to(device), temperature)
 
@@ -114,11 +116,33 @@ def _for_all(condition: Tensor | None, count: int) -> Tensor | None:
     return condition
 
 
-def _seeded_noise(seed: int, images: Tensor, values: int, temperature: float) -> Noise:
-    def noise_of(line: Tensor) -> Tensor:
-        return temperature * gumbel(seed, images, line.to(images.device), values)
+class _SeededNoise:
+    """The seed's own noise, computed for some lines ahead: many small calls would cost more."""
 
-    return noise_of
+    def __init__(
+        self, seed: int, images: Int[Tensor, " b"], config: ModelConfig, temperature: float
+    ) -> None:
+        self.seed, self.images, self.values = seed, images, config.values
+        self.temperature = temperature
+        self.lines = order(config).view(-1, config.plane_axes[-1])
+        self.place = {int(line[0]): place for place, line in enumerate(self.lines)}
+        ahead = _NOISE_AHEAD_CPU if images.device.type == "cpu" else _NOISE_AHEAD
+        self.at_once = max(1, ahead // (len(images) * self.lines.shape[1] * config.values))
+        self.ready: dict[int, Tensor] = {}
+
+    def __call__(self, line: Int[Tensor, " l"]) -> Float64[Tensor, "b l v"]:
+        place = self.place.get(int(line[0]))
+        if place is None or len(line) != self.lines.shape[1]:
+            return self._of(line)
+        if place not in self.ready:
+            lines = self.lines[place : place + self.at_once]
+            noise = torch.split(self._of(lines.flatten()), len(line), 1)
+            self.ready = dict(enumerate(noise, place))
+        return self.ready.pop(place)
+
+    def _of(self, elements: Tensor) -> Tensor:
+        elements = elements.to(self.images.device)
+        return gumbel(self.seed, self.images, elements, self.values).mul_(self.temperature)
 
 
 def _recorded_noise(noise: Float[Tensor, "b *axes c v"], temperature: float) -> Noise:

@@ -1,0 +1,91 @@
+"""What a block becomes where its elements come one by one: folded weights, and a memory.
+
+b batch, l length of a line, n heads, s query key value, e width of a head, r batch and heads.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from axial.layers import STEEPNESS, Block
+
+_FEWEST = 16
+"""Products over fewer steps than this take slow paths of torch's."""
+
+
+class Folded(NamedTuple):
+    """A dense layer that has taken in what is linear around it."""
+
+    weight: Tensor
+    """(inputs, outputs); on a CPU in this order, elsewhere a view of the transpose."""
+    bias: Tensor
+    """(outputs,)"""
+    sums: Tensor
+    """Those of the weights over the inputs, in float32 or better."""
+
+
+def fold(linear: nn.Linear, norm: nn.LayerNorm | None = None, scale: Tensor | float = 1) -> Folded:
+    """The layer with its norm's gain and bias in it, and a factor for each of its outputs."""
+    weight, bias = linear.weight.detach().double().t(), linear.bias.detach().double()
+    if norm is not None:
+        bias = bias + norm.bias.detach().double() @ weight
+        weight = norm.weight.detach().double().unsqueeze(1) * weight
+    weight, bias = (scale * weight).to(linear.weight.dtype), scale * bias
+    weight = weight.contiguous() if weight.device.type == "cpu" else weight.t().contiguous().t()
+    exact = torch.promote_types(weight.dtype, torch.float32)
+    return Folded(weight, bias.to(weight.dtype), weight.sum(0, dtype=exact))
+
+
+class FoldedBlock:
+    """The dense layers of a block, with norms, attention's scale and the nonlinearity's in them.
+
+    x sigmoid(1.702 x) = silu(1.702 x) / 1.702.
+    """
+
+    def __init__(self, block: Block) -> None:
+        attention = block.attention
+        self.heads, self.width = attention.heads, attention.to_out.in_features
+        size = self.width // self.heads
+        scale = attention.to_out.weight.new_ones(self.heads, 3, size, dtype=torch.float64)
+        scale[:, 0] = size**-0.5
+        self.to_qkv = fold(attention.to_qkv, block.attention_norm, scale.flatten())
+        self.to_out = fold(attention.to_out)
+        self.mlp_in = fold(block.mlp_in, block.mlp_norm, STEEPNESS)
+        out = fold(block.mlp_out)
+        self.mlp_out = out._replace(weight=out.weight / STEEPNESS, sums=out.sums / STEEPNESS)
+
+    def tensors(self) -> list[Tensor]:
+        """All weights, as they lie in memory."""
+        return [*self.to_qkv, *self.to_out, *self.mlp_in, *self.mlp_out]
+
+
+class Memory:
+    """Queries, keys and values of the elements of a line, for one block.
+
+    What lies beyond the element being drawn counts for nothing, as long as it is finite.
+    """
+
+    def __init__(self, block: FoldedBlock, batch: int, length: int) -> None:
+        self.heads = block.heads
+        self.rows: Float[Tensor, "l b nse"]
+        self.rows = block.to_qkv.weight.new_zeros(length, batch, 3 * block.width)
+        self.seen = block.to_qkv.weight.new_empty(batch, block.width)
+        self.seen_rle = self.seen.view(batch * self.heads, 1, -1)
+        self.views: dict[int, tuple[Tensor, ...]] = {}
+
+    def until(self, j: int) -> tuple[Tensor, ...]:
+        """Row j, a mask (1, 1, m), and of the first m rows q (r, 1, e), k (r, e, m), v (r, m, e).
+
+        They are all up to j, and a few more where that is faster.
+        """
+        if j not in self.views:
+            steps = min(len(self.rows), max(j + 1, _FEWEST))
+            q, k, v = self.rows[:steps].view(steps, len(self.seen_rle), 3, -1).unbind(2)
+            mask = self.rows.new_zeros(1, 1, steps)
+            mask[..., j + 1 :] = -math.inf
+            q, k, v = q[j].unsqueeze(1), k.permute(1, 2, 0), v.transpose(0, 1)
+            self.views[j] = self.rows[j], mask, q, k, v
+        return self.views[j]
