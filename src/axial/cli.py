@@ -102,9 +102,9 @@ def info(
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}
     if what in PRESETS:
-        config = PRESETS[what]()
+        config = PRESETS[what]().model
         own = {name: getattr(config, name) for name in shape}
-        config = PRESETS[what](DataShape(**(own | asked)))
+        config = PRESETS[what](DataShape(**(own | asked))).model
         print(describe(config))
     elif _exists(what):
         if asked:
