@@ -11,13 +11,15 @@ ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
 LAYERS = """errors disk protobuf
-config crc32c ranks
-cost causal noise bundle data
-attention describe batches pictures sources
+config crc32c ranks tensors
+cost causal noise bundle data runs
+attention describe batches pictures sources events
 layers survey packing
 model
-likelihood checkpoint tensorflow incremental
-sample
+likelihood checkpoint tensorflow incremental parallel
+sample trainer
+readings watch
+train
 presets
 cli"""
 LEVEL = {name: i for i, line in enumerate(LAYERS.split("\n")) for name in line.split()}
