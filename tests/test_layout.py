@@ -10,14 +10,15 @@ SOURCE = Path(axial.__file__).parent
 ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
-LAYERS = """errors disk protobuf
+LAYERS = """errors disk protobuf progress
 config crc32c ranks
 cost causal noise bundle data
 attention describe batches pictures sources
 layers survey packing
 model
-likelihood checkpoint tensorflow incremental
-sample
+likelihood checkpoint tensorflow incremental fitting
+sample evaluation
+report
 presets
 cli"""
 LEVEL = {name: i for i, line in enumerate(LAYERS.split("\n")) for name in line.split()}

@@ -56,7 +56,9 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
 
 
-def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTransformer:
+def load(
+    folder: Path | str, *, device: torch.device | str = "cpu", weights: str = "ema"
+) -> AxialTransformer:
     """Read the model that `save` or `axial import` wrote, ready to score and draw.
 
     Every weight is checked against the fingerprint.
@@ -68,19 +70,19 @@ def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTran
     try:
         with safe_open(folder / _WEIGHTS, "pt") as file:
             mark = (file.metadata() or {}).get("fingerprint")
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{folder / _WEIGHTS}: damaged or cut short ({error}); copy it again"
         ) from error
     config, wanted = _read_config(folder, mark)
-    if not mark == wanted == _fingerprint(config, weights):
+    if not mark == wanted == _fingerprint(config, tensors):
         raise CheckpointError(
             f"{folder}: {_WEIGHTS} and {_CONFIG} do not belong together, or one was changed; "
             f"copy both again"
         )
     try:
-        return AxialTransformer.from_weights(config, weights).to(device)
+        return AxialTransformer.from_weights(config, tensors).to(device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
 

@@ -19,9 +19,11 @@ from axial.config import DataShape
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
-from axial.sources.options import ReadOptions
+from axial.sources.options import HeldOutOptions, ReadOptions
 
 _Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
+_Testing = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[HeldOutOptions]]
+_Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 _Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
 _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
@@ -81,6 +83,53 @@ def data(
     print(f"{out}: {report.packed.description.title}, {len(report.packed):,} examples")
 
 
+def evaluate(
+    checkpoint: tyro.conf.Positional[Path],
+    data: Annotated[str | None, tyro.conf.arg(metavar="SOURCE")] = None,
+    weights: Literal["ema", "raw"] = "ema",
+    json: _File = None,
+    map: _File = None,
+    per_example: _File = None,
+    resume: _File = None,
+    batch: _Count = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
+    device: _Name = None,
+    limit: _Count = None,
+    reading: _Testing = HeldOutOptions(),  # noqa: B008
+) -> None:
+    """Score a data set: bits/dim over every element of every example, with its standard error.
+
+    Args:
+        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        data: A packed .npy file or any source that `axial data` takes; what the run was
+            trained on unless told.
+        weights: The averaged weights of a run, or the raw ones.
+        json: Write every figure at full precision, by channel and by row too; progress is
+            kept beside it, and the same command goes on after an interruption.
+        map: Draw a few examples and where their bits go as one PNG.
+        per_example: Write the bits of each example as a .npy file.
+        resume: Keep progress in this file instead.
+        batch: Examples scored together, on all ranks; what memory allows unless told.
+        precision: What the model computes in; sums are in float64 always.
+        device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
+        limit: Score only the first so many examples, and say so.
+        reading: How to read the source.
+    """
+    from axial.report import Outputs, Request, report
+
+    request = Request(
+        checkpoint=checkpoint,
+        data=data,
+        weights=weights,
+        precision=precision,
+        batch=batch,
+        limit=limit,
+        reading=reading,
+    )
+    outputs = Outputs(json=json, map=map, per_example=per_example, resume=resume)
+    report(request, outputs, device)
+
+
 def info(
     what: tyro.conf.Positional[str],
     duplicates: _File = None,
@@ -135,7 +184,12 @@ def _checkpoint(folder: str) -> str:
     return f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}"
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"data": data, "import": import_, "info": info}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "data": data,
+    "evaluate": evaluate,
+    "import": import_,
+    "info": info,
+}
 
 
 def main(args: Sequence[str] | None = None) -> None:
