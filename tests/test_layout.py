@@ -10,17 +10,18 @@ SOURCE = Path(axial.__file__).parent
 ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
-LAYERS = """errors disk protobuf
+LAYERS = """errors disk protobuf progress
 config crc32c ranks tensors
 cost causal noise bundle data runs
 attention describe batches pictures sources events
 layers survey packing
 model
-likelihood checkpoint tensorflow incremental parallel
-sample trainer
-readings watch
+likelihood checkpoint tensorflow incremental fitting parallel
+sample evaluation trainer
+report readings watch
 train
 presets
+begin
 cli"""
 LEVEL = {name: i for i, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 

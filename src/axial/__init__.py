@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from axial.config import DataShape, ModelConfig
     from axial.data import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
+    from axial.evaluation import Evaluation, evaluate
     from axial.likelihood import bits, bits_per_dim, element_bits
     from axial.model import AxialTransformer
     from axial.packing import pack
@@ -29,6 +30,7 @@ _HOMES = {
     "config": ["DataShape", "ModelConfig"],
     "data": ["open_packed"],
     "errors": ["AxialError", "CheckpointError", "ConfigError", "DataError", "InputError"],
+    "evaluation": ["Evaluation", "evaluate"],
     "likelihood": ["bits", "bits_per_dim", "element_bits"],
     "model": ["AxialTransformer"],
     "packing": ["pack"],
@@ -46,6 +48,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DataShape",
+    "Evaluation",
     "EvaluationBatches",
     "InputError",
     "ModelConfig",
@@ -55,6 +58,7 @@ __all__ = [
     "bits_per_dim",
     "draw",
     "element_bits",
+    "evaluate",
     "fingerprint",
     "from_tensorflow",
     "load",

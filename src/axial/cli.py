@@ -3,27 +3,37 @@
 Torch is imported inside the command that needs it, so that help answers at once.
 """
 
+import contextlib
 import difflib
+import functools
+import io
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 import axial
-from axial.config import DataShape
+from axial.config import DataShape, Sizes, TrainConfig
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
-from axial.sources.options import ReadOptions
+from axial.sources.options import HeldOutOptions, ReadOptions
 
+_T = TypeVar("_T")
 _Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
+_Testing = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[HeldOutOptions]]
+_Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+_Switch = tyro.conf.FlagCreatePairsOff[bool]
 _Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
 _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+_Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
 
 
 def import_(
@@ -81,6 +91,132 @@ def data(
     print(f"{out}: {report.packed.description.title}, {len(report.packed):,} examples")
 
 
+def evaluate(
+    checkpoint: tyro.conf.Positional[Path],
+    data: Annotated[str | None, tyro.conf.arg(metavar="SOURCE")] = None,
+    weights: Literal["ema", "raw"] = "ema",
+    json: _File = None,
+    map: _File = None,
+    per_example: _File = None,
+    resume: _File = None,
+    batch: _Count = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
+    device: _Name = None,
+    limit: _Count = None,
+    reading: _Testing = HeldOutOptions(),  # noqa: B008
+) -> None:
+    """Score a data set: bits/dim over every element of every example, with its standard error.
+
+    Args:
+        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        data: A packed .npy file or any source that `axial data` takes; what the run was
+            trained on unless told.
+        weights: The averaged weights of a run, or the raw ones.
+        json: Write every figure at full precision, by channel and by row too; progress is
+            kept beside it, and the same command goes on after an interruption.
+        map: Draw a few examples and where their bits go as one PNG.
+        per_example: Write the bits of each example as a .npy file.
+        resume: Keep progress in this file instead.
+        batch: Examples scored together, on all ranks; what memory allows unless told.
+        precision: What the model computes in; sums are in float64 always.
+        device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
+        limit: Score only the first so many examples, and say so.
+        reading: How to read the source.
+    """
+    from axial.report import Outputs, Request, report
+
+    request = Request(
+        checkpoint=checkpoint,
+        data=data,
+        weights=weights,
+        precision=precision,
+        batch=batch,
+        limit=limit,
+        reading=reading,
+    )
+    outputs = Outputs(json=json, map=map, per_example=per_example, resume=resume)
+    report(request, outputs, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """Train a preset on data, or go on with a run: axial train --resume DIR."""
+
+    preset: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PRESET")] = None
+    """A recipe and sizes: digits, cifar10, imagenet32, imagenet64, bair, small, base, large ..."""
+    out: _Folder = None
+    """The folder of the new run."""
+    resume: _Folder = None
+    """The folder of a run to go on with, exactly where it stopped."""
+    data: _Name = None
+    """A packed .npy file, or any source that `axial data` takes."""
+    init: _Folder = None
+    """Start from the weights of this checkpoint; its sizes are the run's."""
+    stack_frames: _Switch = False
+    """Fold time into the channels, as the paper does with video."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """On several ranks (torchrun -m axial train ...): the model whole on each, or in shards."""
+    device: _Name = None
+    """Unless told, a GPU where there is one, else the CPU."""
+    tensorboard: _Switch = False
+    """Write TensorBoard's event files too."""
+    training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["small"]().training
+    """How to train; the defaults are those of the preset."""
+    sizes: tyro.conf.OmitArgPrefixes[Sizes] = Sizes()  # noqa: RUF009
+    """Changes to the model of the preset."""
+    reading: _Reading = ReadOptions()  # noqa: RUF009
+    """How to read a source that is not packed yet."""
+
+
+def train(args: Sequence[str]) -> None:
+    """Train a preset on data, or go on with a run; leaves a model, its samples and its curve."""
+    flags = _train_flags(args)
+    from axial.begin import Plan, begin, check_same, open_again
+    from axial.ranks import ranks
+    from axial.runs import Run
+    from axial.train import train
+
+    with ranks(flags.device) as team:
+        if flags.out is None:
+            run = Run(flags.resume or "")
+            check_same(run, flags.training, flags.sizes, flags.preset)
+            packed = open_again(run, flags.data)
+        else:
+            plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})
+            run, packed = begin(plan, flags.out, team)
+        if team.main:
+            print(run, file=sys.stderr)
+        outcome = train(run, packed, team, parallel=flags.parallel, tensorboard=flags.tensorboard)
+    if team.main:
+        print(outcome.line(run.folder))
+    if outcome.signal is not None:
+        sys.exit(128 + outcome.signal)
+
+
+def _train_flags(args: Sequence[str]) -> TrainFlags:
+    """The flags with the defaults of the preset, or of the run to go on with."""
+    name = args[0] if args and not args[0].startswith("-") else None
+    default = TrainFlags(preset=name)
+    if name is not None and name not in PRESETS:
+        raise ConfigError(f"as a preset {_unknown(name, PRESETS)}")
+    if name is not None:
+        default = replace(default, training=PRESETS[name]().training)
+    if "--resume" in args[:-1]:
+        default = replace(default, training=_training_of(args[args.index("--resume") + 1]))
+    flags = _parse(TrainFlags, args, "train", default=default)
+    if flags.resume is None and flags.preset is None:
+        raise ConfigError("name a preset to train, or --resume a run")
+    if (flags.resume is None) == (flags.out is None):
+        raise ConfigError("a new run needs --out, the folder to train in; --resume names its own")
+    return flags
+
+
+def _training_of(folder: str) -> TrainConfig:
+    from axial.runs import Run
+
+    return TrainConfig.from_json(Run(folder).about["training"])
+
+
 def info(
     what: tyro.conf.Positional[str],
     duplicates: _File = None,
@@ -135,7 +271,13 @@ def _checkpoint(folder: str) -> str:
     return f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}"
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"data": data, "import": import_, "info": info}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "data": data,
+    "evaluate": evaluate,
+    "import": import_,
+    "info": info,
+    "train": train,
+}
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -168,7 +310,37 @@ def _dispatch(args: Sequence[str] | None) -> None:
         print(f"{_overview()}\n\naxial: {what}", file=sys.stderr)
         sys.exit(2)
     else:
-        tyro.cli(COMMANDS[name], args=args[1:], prog=f"axial {name}")
+        command = COMMANDS[name]
+        if command is train:  # its defaults depend on its arguments
+            train(args[1:])
+        else:
+            _parse(_postponed(command), args[1:], name)()
+
+
+def _postponed(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """The same signature and help, but only told what to call it with."""
+
+    @functools.wraps(command)
+    def postponed(*args: Any, **named: Any) -> Callable[[], None]:
+        return functools.partial(command, *args, **named)
+
+    return postponed
+
+
+def _parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any = None) -> _T:
+    """Read flags; an unknown one ends with status 2 and one line that names the nearest."""
+    how: dict[str, Any] = {"prog": f"axial {name}"}
+    if default is not None:
+        how["default"] = default
+    found, unknown = tyro.cli(what, args=args, return_unknown_args=True, **how)
+    if unknown:
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            tyro.cli(what, args=["--help"], **how)
+        flags = sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
+        print(f"axial {name}: {_unknown(unknown[0], flags, brief=True)}", file=sys.stderr)
+        sys.exit(2)
+    return found
 
 
 def _overview() -> str:
@@ -182,7 +354,8 @@ def _overview() -> str:
     return "\n".join([*lines, "", "axial COMMAND --help tells more of each."])
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _unknown(name: str, known: Iterable[str], *, brief: bool = False) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    every = "--help lists all" if brief else f"there are {', '.join(known)}"
+    hint = f"did you mean {near[0]}?" if near else every
     return f"{name!r} is not known; {hint}"

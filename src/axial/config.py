@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from axial.errors import ConfigError
@@ -297,6 +297,46 @@ class TrainConfig:
     def from_json(cls, values: Mapping[str, Any]) -> "TrainConfig":
         """The configuration `to_json` described; unknown or missing names are refused."""
         return _from_json(cls, values, "training config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a user may change of a preset's model."""
+
+    width: int | None = None
+    """Features of each position."""
+    heads: int | None = None
+    """Attention heads."""
+    encoder_layers: int | None = None
+    """Blocks of the channel encoder."""
+    decoder_layers: tuple[int, ...] | None = None
+    """Blocks of each decoder level, one level per axis, slowest first."""
+    mlp_ratio: int | None = None
+    """Hidden features of the feed-forward layers, in multiples of the width."""
+    inner: Inner | None = None
+    """What runs along the last axis: attention blocks, or a single LSTM layer."""
+    channel_mode: ChannelMode | None = None
+    """Channels one after another behind an encoder, or stacked into one larger grid."""
+    dropout: float | None = None
+    """Share of each residual branch dropped in training."""
+    given_channels: int | None = None
+    """Leading channels that are always known."""
+    given_steps: int | None = None
+    """Leading steps of axis 0 that are always known."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was asked for, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def applied(self, model: ModelConfig) -> ModelConfig:
+        """The model with these sizes; layers that a variant does not have are left out."""
+        wanted = dict(self.given)
+        if wanted.get("channel_mode", "encode") != "encode":
+            wanted.setdefault("encoder_layers", 0)
+        if wanted.get("inner") == "lstm":
+            wanted.setdefault("decoder_layers", (*model.decoder_layers[:-1], 1))
+        return replace(model, **wanted)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from axial.cost import training_flops
 from axial.errors import TrainingError
 from axial.ranks import Ranks
 
-_MATRIX = 8192
+_MATRIX, _REPEATS = 8192, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,13 @@ class Readings:
                     f"{self._bad_in_a_row} in a row; the last checkpoint is good: start anew with "
                     f"a lower --learning-rate, or look at the data"
                 )
-        loss, norm = (sum(column) / len(good) for column in zip(*good, strict=True)) if good else (
-            math.nan,
-            math.nan,
+        loss, norm = (
+            (sum(column) / len(good) for column in zip(*good, strict=True))
+            if good
+            else (
+                math.nan,
+                math.nan,
+            )
         )
         return Means(loss=loss, norm=norm, skipped=tuple(skipped))
 
@@ -96,11 +100,11 @@ def _peak(device: torch.device) -> float | None:
         return None
     a, b = torch.randn(2, _MATRIX, _MATRIX, device=device, dtype=torch.bfloat16)
     times = []
-    for _ in range(12):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        a @ b
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
+    for _ in range(5):
+        torch.cuda.synchronize(device)
+        begin = time.monotonic()
+        for _ in range(_REPEATS):
+            a @ b
+        torch.cuda.synchronize(device)
+        times.append((time.monotonic() - begin) / _REPEATS)
     return 2 * _MATRIX**3 / sorted(times)[len(times) // 2]

@@ -44,6 +44,17 @@ class Run:
         self.about = read_json(self.folder / _RUN)
         check_format(self.folder / _RUN, self.about.get("format"), FORMAT)
 
+    def __str__(self) -> str:
+        """What it is, for a person: the data, the model, the training."""
+        data, model, training = (self.about[name] for name in ("data", "model", "training"))
+        lines = {
+            "run": f"{self.folder}, preset {self.about['preset']}",
+            "data": f"{data['title']}, {data['examples']:,} examples",
+            "model": ", ".join(f"{name} {value}" for name, value in model.items()),
+            "training": ", ".join(f"{name} {value}" for name, value in training.items()),
+        }
+        return "\n".join(f"{name:<10}{text}" for name, text in lines.items())
+
     @staticmethod
     def exists(folder: Path | str) -> bool:
         """Whether there is a run in the folder."""

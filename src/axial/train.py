@@ -12,7 +12,7 @@ from torch import Tensor
 
 from axial.batches import Indices, TrainingBatches
 from axial.causal import given as always_given
-from axial.checkpoint import load, save
+from axial.checkpoint import fingerprint, load, save
 from axial.config import ModelConfig, TrainConfig
 from axial.data import Packed
 from axial.errors import CheckpointError
@@ -46,6 +46,14 @@ class Outcome:
     """Updates that were not finite, and left the weights as they were."""
     signal: int | None
     """The signal that stopped the run before its end."""
+
+    def line(self, folder: Path) -> str:
+        """The result in one line."""
+        scored = "" if self.best is None else f"{self.best:.4f} bits/dim held out "
+        at = "" if self.best_step is None else f"(best, at step {self.best_step:,}), "
+        bad = f", {self.skipped} skipped" if self.skipped else ""
+        goes_on = f"; `axial train --resume {folder}` goes on" if self.signal else ""
+        return f"{folder}: {scored}{at}{self.step:,} steps{bad}{goes_on}"
 
 
 def train(
@@ -118,8 +126,13 @@ class _Loop:
         if start is None:
             torch.manual_seed(self.config.seed)
             return AxialTransformer(self.model_config)
-        weights = load(start["folder"], weights=start["weights"]).float().state_dict()
-        return AxialTransformer.from_weights(self.model_config, weights)
+        model = load(start["folder"])
+        if fingerprint(model) != start["fingerprint"]:
+            raise CheckpointError(
+                f"{start['folder']}: is no longer the model that this run starts from; "
+                f"start a new run"
+            )
+        return AxialTransformer.from_weights(self.model_config, model.float().state_dict())
 
     def _go_on(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         folder = self.run.checkpoints()[-1]
@@ -240,13 +253,11 @@ class _Loop:
             self.writer.wait()
         self.ranks.wait()
         self._sample(load(self.run.folder, device=self.ranks.device), Path("samples.png"))
-        if self.ranks.main:
-            write_curve(self.run.folder / "curve.png", self.run.log())
+        if self.ranks.main and not write_curve(self.run.folder / "curve.png", self.run.log()):
+            self.watch.say("no curve.png: pip install axial-transformers[plots]")
 
 
-def draw_some(
-    model: AxialTransformer, packed: Packed, examples: Indices, ranks: Ranks
-) -> Tensor:
+def draw_some(model: AxialTransformer, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
     """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
     config = model.config
     count = max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))
