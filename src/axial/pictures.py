@@ -46,7 +46,12 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
         points = [(record["step"], record[name]) for record in log if record.get(name) is not None]
         if points:
             shown = "training, raw weights" if name == "loss" else "held out, averaged weights"
-            axes.plot(*zip(*points, strict=True), color=colour, label=shown, linewidth=1.5)
+            axes.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                label=shown,
+                marker="." * (name == "validation"),
+            )
     settled = sorted(
         record["loss"] for record in log if math.isfinite(record.get("loss", math.nan))
     )

@@ -1,6 +1,7 @@
 """What the steps of a run give: losses left on the device until asked for, and their pace."""
 
 import math
+import statistics
 import time
 from dataclasses import dataclass
 
@@ -60,14 +61,7 @@ class Readings:
                     f"{self._bad_in_a_row} in a row; the last checkpoint is good: start anew with "
                     f"a lower --learning-rate, or look at the data"
                 )
-        loss, norm = (
-            (sum(column) / len(good) for column in zip(*good, strict=True))
-            if good
-            else (
-                math.nan,
-                math.nan,
-            )
-        )
+        loss, norm = map(statistics.fmean, zip(*(good or [(math.nan, math.nan)]), strict=True))
         return Means(loss=loss, norm=norm, skipped=tuple(skipped))
 
 
@@ -77,7 +71,7 @@ class Pace:
     def __init__(self, model: ModelConfig, config: TrainConfig, ranks: Ranks, step: int) -> None:
         self._batch = config.batch
         self._flops = training_flops(model) * config.batch / ranks.count
-        self._peak = _peak(ranks.device)
+        self._peak = matrix_peak(ranks.device)
         self.restart(step)
 
     def restart(self, step: int) -> None:
@@ -94,7 +88,7 @@ class Pace:
         return found
 
 
-def _peak(device: torch.device) -> float | None:
+def matrix_peak(device: torch.device) -> float | None:
     """Operations a second of a large bfloat16 product, the most that training could use."""
     if device.type != "cuda":
         return None

@@ -62,7 +62,8 @@ class SliceBits(nn.Module):
             logits, wanted = (t[..., config.given_channels :, :] for t in (logits, x.unsqueeze(-1)))
             wanted = wanted.squeeze(-1)
         logits, wanted = (t[:, config.given_steps :] for t in (logits, wanted))
-        nats = F.cross_entropy(logits.flatten(0, -2).float(), wanted.flatten())
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        nats = F.cross_entropy(exact.flatten(0, -2), wanted.flatten())
         return nats / math.log(2)
 
 
@@ -94,7 +95,7 @@ class Trainer:
             loss = replicate_module(loss, ranks)
         self.parameters = dict(model.named_parameters())
         self.local = {name: local(p) for name, p in self.parameters.items()}
-        self.average = {name: value.detach().clone() for name, value in self.local.items()}
+        self.averages = {name: value.detach().clone() for name, value in self.local.items()}
         self.optimizer = _optimizer(self.local, config)
         for value in self.local.values():
             # What the optimizer itself would make at its first step; a checkpoint wants it before.
@@ -123,17 +124,22 @@ class Trainer:
         """
         torch.manual_seed(dropout_seed(self.config.seed, number, self.ranks.rank))
         total = torch.zeros((), device=self.ranks.device)
-        parts = list(self._parts(batch))
+        parts = list(self.parts(batch))
         for place, (x, channel, label) in enumerate(parts):
             with exchanging(self.module, gradients=place + 1 == len(parts)):
-                with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.half):
-                    loss = self.module(x, channel, label)
-                loss = loss * (len(x) / len(batch.x))
-                loss.backward()
+                loss = self.loss(x, channel, label) * (len(x) / len(batch.x))
+                torch.autograd.backward(loss)
             total += loss.detach()
-        return torch.stack([total, self._update(number)])
+        norm = self.update(number)
+        self.average(number)
+        return torch.stack([total, norm])
 
-    def _parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    def loss(self, x: Tensor, channel: Tensor, label: Tensor | None) -> Float[Tensor, ""]:
+        """Bits/dim of one part of a batch, in the precision of the run."""
+        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.half):
+            return self.module(x, channel, label)
+
+    def parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """The batch on the device, in as many parts as it is accumulated over."""
         config, device = self.model_config, self.ranks.device
         channel = channels(
@@ -149,32 +155,36 @@ class Trainer:
                 None if label is None else label[part].to(device, non_blocking=True),
             )
 
-    def _update(self, number: int) -> Float[Tensor, ""]:
-        """Clip, step, average; all on the device, without waiting for it."""
+    def update(self, number: int) -> Float[Tensor, ""]:
+        """Clip and step, without waiting for the device; return the gradient's length."""
         for name, value in self.local.items():
             gradient = self.parameters[name].grad
             value.grad = None if gradient is None else local(gradient)
-        gradients = [v.grad for v in self.local.values() if v.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(
+            [value.grad for value in self.local.values() if value.grad is not None]
+        )
         if self.sharded:
             norm = self.ranks.sum(norm.square()).sqrt()
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.rate_at(number)
         # The fused optimizers divide gradients by the one and do nothing where the other is 1.
         optimizer: Any = self.optimizer
-        optimizer.grad_scale = (norm / self.config.clip).clamp(min=1.0)
+        optimizer.grad_scale = (norm / self.config.clip).clamp(min=1.0).float()
         optimizer.found_inf = (~norm.isfinite()).float()
         self.optimizer.step()
         for parameter in self.parameters.values():
             parameter.grad = None
-        weight = 1 - self.config.ema_at(number)
-        torch._foreach_lerp_(list(self.average.values()), _detached(self.local), weight)
         return norm
+
+    def average(self, number: int) -> None:
+        """Move the averaged weights towards the weights."""
+        now = [value.detach() for value in self.local.values()]
+        torch._foreach_lerp_(list(self.averages.values()), now, 1 - self.config.ema_at(number))
 
     def averaged(self) -> AxialTransformer:
         """The model with the averaged weights, whole on every rank; it shares their memory."""
         weights = {
-            name: whole(value, self.parameters[name]) for name, value in self.average.items()
+            name: whole(value, self.parameters[name]) for name, value in self.averages.items()
         }
         return AxialTransformer.from_weights(self.model_config, weights)
 
@@ -186,7 +196,7 @@ class Trainer:
         found: State = {}
         for name, like in self.parameters.items():
             value = self.local[name]
-            kept = {"weights": value, "average": self.average[name]}
+            kept = {"weights": value, "average": self.averages[name]}
             kept |= {moment: self.optimizer.state[value][moment] for moment in _MOMENTS}
             for kind, part in kept.items():
                 full = whole(part, like)
@@ -207,7 +217,7 @@ class Trainer:
                 value = self.local[name]
                 own = self.optimizer.state[value]
                 own["step"].copy_(state["updates"])
-                targets = {"weights": value, "average": self.average[name]}
+                targets = {"weights": value, "average": self.averages[name]}
                 targets |= {moment: own[moment] for moment in _MOMENTS}
                 for kind, target in targets.items():
                     found = state[f"{kind}/{name}"]
@@ -231,10 +241,6 @@ def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.o
 
 def _decays(name: str, parameter: Tensor) -> bool:
     return parameter.ndim > 1 and "embedding" not in name and "positions" not in name
-
-
-def _detached(values: Mapping[str, Tensor]) -> list[Tensor]:
-    return [value.detach() for value in values.values()]
 
 
 def _check_tensor(name: str, found: Tensor, like: Tensor) -> None:
