@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from axial.attention import AxialAttention
     from axial.batches import EvaluationBatches, TrainingBatches
     from axial.checkpoint import fingerprint, load, save
-    from axial.config import DataShape, ModelConfig
+    from axial.config import DataShape, ModelConfig, TrainConfig
     from axial.data import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
     from axial.evaluation import Evaluation, evaluate
@@ -27,7 +27,7 @@ _HOMES = {
     "attention": ["AxialAttention"],
     "batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoint": ["fingerprint", "load", "save"],
-    "config": ["DataShape", "ModelConfig"],
+    "config": ["DataShape", "ModelConfig", "TrainConfig"],
     "data": ["open_packed"],
     "errors": ["AxialError", "CheckpointError", "ConfigError", "DataError", "InputError"],
     "evaluation": ["Evaluation", "evaluate"],
@@ -53,6 +53,7 @@ __all__ = [
     "InputError",
     "ModelConfig",
     "ReadOptions",
+    "TrainConfig",
     "TrainingBatches",
     "bits",
     "bits_per_dim",
