@@ -6,7 +6,7 @@ from test_data import write
 
 from axial.data import open_packed
 from axial.errors import DataError
-from axial.pictures import bit_map, sheet, write_map, write_preview, write_sheet
+from axial.pictures import _with_scale, bit_map, sheet, write_map, write_preview, write_sheet
 
 
 def tile(pixels, row, column, size):
@@ -92,6 +92,7 @@ def test_a_map_stands_beside_its_picture_on_one_scale_for_all(tmp_path):
     assert not where[7].any()
     scale = found[3 * 66 + 2 + 10, 16:144]
     assert tuple(scale[0]) == BLACK and tuple(scale[-1]) == WHITE
+    assert np.array_equal(found, _with_scale(found[:-20], 9.0))  # where white begins, in words
     write_map(tmp_path / "map.png", x, bits)
     assert np.array_equal(np.asarray(Image.open(tmp_path / "map.png")), found)
 
