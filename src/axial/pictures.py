@@ -16,6 +16,7 @@ _BACKGROUND = 255
 _SMALLEST = 64
 _WIDEST = 1600
 _PAIRS = 4
+_LINE = 8
 
 
 def write_sheet(
@@ -131,7 +132,7 @@ def _with_scale(pixels: Array, most: float) -> Array:
     scale = _heat(np.linspace(0, 1, 128))[None].repeat(12, axis=0)
     canvas.paste(Image.fromarray(scale), (16, height + 4))
     draw = ImageDraw.Draw(canvas)
-    for left, text in ((4, "0"), (150, f"{most:.3g} bits per position and more")):
+    for left, text in ((4, "0"), (150, f"{most:.1f} bits per position and more")):
         draw.text((left, height + 10), text, fill=0, font=ImageFont.load_default(), anchor="lm")
     return np.asarray(canvas)
 
@@ -149,8 +150,10 @@ def _shades(x: Array, values: int) -> Array:
 
 
 def _enlarged(tiles: Array) -> Array:
+    """Tiny ones larger, without smoothing, and lines high enough to be seen."""
     scale = max(1, _SMALLEST // max(tiles.shape[1:3]))
-    return tiles.repeat(scale, axis=1).repeat(scale, axis=2)
+    height = _LINE if tiles.shape[1] == 1 else 1
+    return tiles.repeat(scale * height, axis=1).repeat(scale, axis=2)
 
 
 def _slices(x: Array) -> Array:
