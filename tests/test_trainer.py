@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 
-from axial import CheckpointError, TrainConfig, bits_per_dim
+from axial import AxialTransformer, CheckpointError, TrainConfig, bits_per_dim
 from axial.batches import Batch, channels
 from axial.ranks import Ranks
 from axial.trainer import SliceBits, Trainer
@@ -147,7 +147,7 @@ def test_dropout_differs_from_step_to_step():
     for number in range(3):
         trainer.step(number, batch_of(COLOUR, 6))
         torch.manual_seed(number)
-        losses.add(float(trainer.loss(*parts)))
+        losses.add(trainer.loss(*parts).item())
     assert len(losses) == 3
 
 
@@ -189,11 +189,12 @@ def test_a_state_that_is_not_the_trainers_is_refused(harm):
     "name", ["1d", "2d-channels", "2d-lstm", "2d-rows-labels", "2d-columns", "3d-given-both"]
 )
 def test_every_kind_of_model_learns_eight_examples(name):
-    model = tiny_model(replace(VARIANTS[name], width=16))
-    settings = TrainConfig(steps=60, batch=8, learning_rate=0.02, warmup=5)
+    torch.manual_seed(0)
+    model = AxialTransformer(replace(VARIANTS[name], width=16, values=3))
+    settings = TrainConfig(steps=120, batch=8, learning_rate=0.02, warmup=5)
     trainer = Trainer(model, settings, ALONE)
     batch = batch_of(model.config, 8)
-    for number in range(60):
-        trainer.step(number, batch)
+    for number in range(120):
+        trainer.step(number, replace(batch, epoch=batch.epoch + number))
     label = batch.label if model.config.classes else None
-    assert bits_per_dim(trainer.averaged(), batch.x, label).mean() < 0.9 < math.log2(3)
+    assert bits_per_dim(trainer.averaged(), batch.x, label).mean() < 0.8 < math.log2(3) / 1.9
