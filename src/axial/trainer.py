@@ -88,7 +88,7 @@ class Trainer:
         self.half = self.precision == "bfloat16"
         model = model.to(ranks.device).train()
         loss: nn.Module = SliceBits(model, recompute=config.recompute)
-        self.sharded = parallel == "fsdp"
+        self.sharded = parallel == "fsdp" and ranks.count > 1
         if self.sharded:
             shard_module(loss, ranks, dtype=torch.bfloat16 if self.half else torch.float32)
         elif ranks.count > 1:
