@@ -103,15 +103,35 @@ def probe_attention(model: AxialTransformer, batch: int) -> None:
         _, mask, q, k, v = memory.until(j)
         torch.bmm(torch.baddbmm(mask, q, k).softmax(-1), v, out=memory.seen_rle)
 
-    def kernel(memory: Memory, j: int) -> None:
-        kernels.attend(memory.rows, memory.heads, j)
+    def kernel(memory: Memory, j: int, warps: int) -> None:
+        rows = memory.rows[: j + 1].view(j + 1, batch, 1, memory.heads, 3, -1)
+        q, k, v = rows.transpose(0, 1).unbind(-2)
+        kernels.attend(q[:, j:], k, v, warps=warps)
 
+    variants: dict[str, Callable[[Memory, int], None]] = {"plain": plain}
+    for warps in (1, 2, 4):
+        variants[f"kernel, {warps} warps"] = functools.partial(kernel, warps=warps)
     for j in (0, length // 2, length - 1):
         cells = []
-        for name, attend in (("plain", plain), ("kernel", kernel)):
+        for name, attend in variants.items():
             run = functools.partial(_for_each, attend, memories, j)
             cells.append(f"{name} {microseconds(run) / len(memories):.2f} us")
         print(f"  attention at {j}: {', '.join(cells)}")
+
+
+def probe_outer(model: AxialTransformer, batch: int) -> None:
+    """One step of an outer level's masked attention, by the kernel and by torch."""
+    heads, length = model.config.heads, model.config.axes[-1]
+    shape = (batch, length, length, heads, model.config.width // heads)
+    q = torch.randn(batch, 1, *shape[2:], device="cuda").bfloat16()
+    k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
+    cells = []
+    for warps in (1, 2, 4):
+        spent = microseconds(functools.partial(kernels.attend, q, k, v, warps=warps))
+        cells.append(f"{warps} warps {spent:.0f} us")
+    q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, k, v))
+    spent = microseconds(lambda: F.scaled_dot_product_attention(q, k, v))
+    print(f"  outer attention to {length} rows: {', '.join(cells)}, torch {spent:.0f} us")
 
 
 def _for_each(attend: Callable[[Memory, int], None], memories: list[Memory], j: int) -> None:
@@ -165,6 +185,7 @@ def main() -> None:
             print(f"\nbatch {batch}")
             probe_line(model, batch)
             probe_attention(model, batch)
+            probe_outer(model, batch)
             probe_dense(args.width, args.layers, batch)
 
 

@@ -10,17 +10,22 @@ SOURCE = Path(axial.__file__).parent
 ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
-LAYERS = """errors disk protobuf
-config crc32c ranks
-cost causal noise bundle data
-attention describe batches pictures sources
+LAYERS = """errors disk protobuf progress
+config crc32c ranks tensors
+cost causal noise bundle data runs
+attention describe batches pictures sources events
 layers survey packing
 model folded
-kernels
-likelihood checkpoint tensorflow lines
+likelihood checkpoint tensorflow kernels fitting parallel
+lines
 incremental
-sample
+sample evaluation trainer
+completion report readings watch
+output
+drawing
+train
 presets
+begin
 cli"""
 LEVEL = {name: i for i, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 

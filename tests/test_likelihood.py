@@ -85,6 +85,9 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
     x, _, _ = random_input(found, 50)
     bits(model, x)
     assert max(seen) == 4 and sum(seen) == 50 * found.planes
+    seen.clear()
+    element_bits(model, x, planes=3)
+    assert max(seen) == 3 and sum(seen) == 50 * found.planes
 
 
 def test_the_estimate_of_memory_is_what_scoring_takes(monkeypatch):

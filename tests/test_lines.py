@@ -70,16 +70,27 @@ def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, 
     from axial import kernels
 
     torch.manual_seed(size)
-    rows = torch.randn(length, 4, 3 * 3 * size, device="cuda")
-    q, k, v = rows.view(length, 4, 3, 3, size).permute(3, 1, 2, 0, 4)
+    q, k, v = torch.randn(2, length, 3, 4, 3, size, device="cuda").unbind(-2)  # r l f n e, twice
+    scores = torch.einsum("rlfne,rmfne->rfnlm", q, k)
     later = torch.ones(length, length, device="cuda").triu(1).bool()
-    weights = (q @ k.transpose(-1, -2)).masked_fill(later, -torch.inf).softmax(-1)
-    wanted = (weights @ v).permute(2, 0, 1, 3).flatten(2)
+    weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+    wanted = torch.einsum("rfnlm,rmfne->rlfne", weights, v)
     for j in range(length):
-        stale = rows.clone()
-        stale[j + 1 :] = float("nan")
-        found = kernels.attend(stale, 3, j)
-        torch.testing.assert_close(found, wanted[j], rtol=1e-4, atol=1e-4)
+        stale = k.clone(), v.clone()
+        for cache in stale:
+            cache[:, j + 1 :] = float("nan")
+        for keys, values in ((k, v), stale):
+            found = kernels.attend(q[:, j : j + 1], keys[:, : j + 1], values[:, : j + 1])
+            torch.testing.assert_close(found, wanted[:, j : j + 1], rtol=1e-4, atol=1e-4)
+
+
+@gpu
+def test_the_norm_kernel_is_the_norm():
+    from axial import kernels
+
+    x = 3 * torch.randn(7, 1536, device="cuda") + 5
+    wanted = F.layer_norm(x, (1536,), eps=1e-5)
+    torch.testing.assert_close(kernels.normalize(x), wanted, rtol=1e-4, atol=1e-4)
 
 
 @gpu
@@ -130,6 +141,8 @@ def kernel_line(model, batch):
     caches.line = Line(model, batch, operations)
     for memory in caches.line.decoder.memories:
         memory.rows.fill_(1e30)
+    for cache in (cache for level in caches.outer for cache in level if cache):
+        cache.attend = kernels.attend
     return caches
 
 

@@ -6,7 +6,7 @@ from test_data import write
 
 from axial.data import open_packed
 from axial.errors import DataError
-from axial.pictures import sheet, write_preview, write_sheet
+from axial.pictures import _with_scale, bit_map, sheet, write_map, write_preview, write_sheet
 
 
 def tile(pixels, row, column, size):
@@ -71,3 +71,46 @@ def test_a_preview_shows_the_first_examples(tmp_path):
     assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), sheet(x[:100]))
     with pytest.raises(DataError, match=r"nowhere/a\.png: cannot be written"):
         write_sheet(tmp_path / "nowhere" / "a.png", x)
+
+
+BLACK, RED, YELLOW, WHITE = (0, 0, 0), (255, 0, 0), (255, 255, 0), (255, 255, 255)
+
+
+def test_a_map_stands_beside_its_picture_on_one_scale_for_all(tmp_path):
+    x = formats.pictures(9, 64)
+    bits = np.zeros(x.shape)
+    bits[0, 1, 2] = 6, 2, 1  # a position's bits are those of its channels
+    bits[5, 3, 4], bits[8, 5, 6] = 1, 2
+    bits[8, 32:] = 3
+    found = bit_map(x, bits)
+    for i, picture in enumerate(x):
+        row, column = i // 4, 2 * (i % 4)
+        assert np.array_equal(tile(found, row, column, 64), picture)
+    where = [tile(found, i // 4, 2 * (i % 4) + 1, 64) for i in range(9)]
+    assert tuple(where[0][1, 2]) == WHITE and tuple(where[5][3, 4]) == RED
+    assert tuple(where[8][5, 6]) == YELLOW and (where[8][32:] == WHITE).all()
+    assert not where[7].any()
+    scale = found[3 * 66 + 2 + 10, 16:144]
+    assert tuple(scale[0]) == BLACK and tuple(scale[-1]) == WHITE
+    assert np.array_equal(found, _with_scale(found[:-20], 9.0))  # where white begins, in words
+    write_map(tmp_path / "map.png", x, bits)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "map.png")), found)
+
+
+def test_the_map_of_a_clip_stands_below_it_stacked_or_not():
+    rng = np.random.default_rng(0)
+    x, bits = rng.integers(0, 256, (2, 5, 64, 64, 3), np.uint8), rng.random((2, 5, 64, 64, 3))
+    found = bit_map(x, bits)
+    for clip in range(2):
+        for t in range(5):
+            assert np.array_equal(tile(found, 2 * clip, t, 64), x[clip, t])
+    brighter = tile(found, 3, 2, 64).astype(int).sum(-1)
+    assert np.array_equal(brighter.argmin(), bits[1, 2].sum(-1).argmin())
+    stacked = [np.moveaxis(y, 1, -2).reshape(2, 64, 64, 15) for y in (x, bits)]
+    assert np.array_equal(bit_map(*stacked), found)
+
+
+def test_lines_and_certainty_have_maps_too():
+    line = np.arange(64, dtype=np.uint8)[None, :, None] * 4
+    found = bit_map(line, np.zeros(line.shape))
+    assert (found[2:10, 2:66, 0] == line[0, :, 0]).all() and not found[2:10, 68:132].any()

@@ -21,20 +21,20 @@ def count(config):
 
 
 def test_the_released_models_have_341_and_606_million_parameters():
-    assert round(count(PRESETS["imagenet32-released"]()) / 1e6) == 341
-    assert round(count(PRESETS["imagenet64-released"]()) / 1e6) == 606
+    assert round(count(PRESETS["imagenet32-released"]().model) / 1e6) == 341
+    assert round(count(PRESETS["imagenet64-released"]().model) / 1e6) == 606
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameters_are_counted_without_building_the_model(name):
-    assert parameters(PRESETS[name]()) == count(PRESETS[name]())
+    assert parameters(PRESETS[name]().model) == count(PRESETS[name]().model)
 
 
 @pytest.mark.parametrize(
     "name", ["imagenet32", "imagenet64", "bair", "imagenet32-lstm", "imagenet64-lstm"]
 )
 def test_the_papers_models_have_the_papers_sizes(name):
-    found = PRESETS[name]()
+    found = PRESETS[name]().model
     assert (found.width, found.heads, found.width // found.heads) == (2048, 16, 128)
     inner = 1 if name.endswith("lstm") else 4
     assert (found.encoder_layers, found.decoder_layers) == (8, (8, inner))
@@ -42,7 +42,7 @@ def test_the_papers_models_have_the_papers_sizes(name):
 
 
 def test_bair_models_fifteen_frames_given_one():
-    found = PRESETS["bair"]()
+    found = PRESETS["bair"]().model
     assert (found.axes, found.channels, found.given_channels) == ((64, 64), 48, 3)
     assert found.elements == 15 * 64 * 64 * 3
     with pytest.raises(ConfigError, match="16 frames as channels, but the data has 30"):
@@ -52,33 +52,33 @@ def test_bair_models_fifteen_frames_given_one():
 @pytest.mark.parametrize("data", ANY_DATA, ids=str)
 @pytest.mark.parametrize("name", ["small", "base", "large"])
 def test_presets_for_any_data_fit_it(name, data):
-    found = PRESETS[name](data)
+    found = PRESETS[name](data).model
     assert found.axes == data.axes and found.channels == data.channels
     assert found.values == data.values and found.classes == data.classes
     assert count(found) == parameters(found)
 
 
 def test_dropout_is_the_authors():
-    dropout = {name: preset().dropout for name, preset in PRESETS.items()}
+    dropout = {name: preset().model.dropout for name, preset in PRESETS.items()}
     assert dropout["imagenet32-released"] == 0.04 and dropout["imagenet64-released"] == 0.0
 
 
 def test_a_description_tells_the_cost_of_scoring_and_of_training():
-    text = describe(PRESETS["imagenet32-released"]())
+    text = describe(PRESETS["imagenet32-released"]().model)
     assert "2.105 T to score one example, 2.105 T to train on one" in text
-    tiny = PRESETS["small"](DataShape(axes=(2, 2), values=2))
+    tiny = PRESETS["small"](DataShape(axes=(2, 2), values=2)).model
     assert f"{forward_flops(tiny) / 1e6:.4g} M to score one example" in describe(tiny)
     assert f"{training_flops(tiny) / 1e6:.4g} M to train on one" in describe(tiny)
 
 
 def test_training_on_one_channel_costs_three_times_scoring_it():
-    found = PRESETS["imagenet32-released"]()
+    found = PRESETS["imagenet32-released"]().model
     assert training_flops(found) * found.channels == 3 * forward_flops(found)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_description_names_every_level_in_order(name):
-    found = PRESETS[name]()
+    found = PRESETS[name]().model
     text = describe(found)
     assert f"{parameters(found):,}" in text
     rows = [line for line in text.splitlines() if line.startswith(" |- ")]
@@ -88,7 +88,7 @@ def test_a_description_names_every_level_in_order(name):
 
 
 def test_a_description_of_a_volume():
-    text = describe(PRESETS["small"](DataShape(axes=(4, 8, 8), channels=2, values=9)))
+    text = describe(PRESETS["small"](DataShape(axes=(4, 8, 8), channels=2, values=9)).model)
     levels = text[text.index("x (b") :].splitlines()
     assert levels[:10] == [
         "x (b, 4, 8, 8, 2)",

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from axial.attention import AxialAttention
     from axial.batches import EvaluationBatches, TrainingBatches
     from axial.checkpoint import fingerprint, load, save
-    from axial.config import DataShape, ModelConfig
+    from axial.config import DataShape, ModelConfig, TrainConfig
     from axial.data import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
+    from axial.evaluation import Evaluation, evaluate
     from axial.likelihood import bits, bits_per_dim, element_bits
     from axial.model import AxialTransformer
     from axial.packing import pack
@@ -26,9 +27,10 @@ _HOMES = {
     "attention": ["AxialAttention"],
     "batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoint": ["fingerprint", "load", "save"],
-    "config": ["DataShape", "ModelConfig"],
+    "config": ["DataShape", "ModelConfig", "TrainConfig"],
     "data": ["open_packed"],
     "errors": ["AxialError", "CheckpointError", "ConfigError", "DataError", "InputError"],
+    "evaluation": ["Evaluation", "evaluate"],
     "likelihood": ["bits", "bits_per_dim", "element_bits"],
     "model": ["AxialTransformer"],
     "packing": ["pack"],
@@ -46,15 +48,18 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DataShape",
+    "Evaluation",
     "EvaluationBatches",
     "InputError",
     "ModelConfig",
     "ReadOptions",
+    "TrainConfig",
     "TrainingBatches",
     "bits",
     "bits_per_dim",
     "draw",
     "element_bits",
+    "evaluate",
     "fingerprint",
     "from_tensorflow",
     "load",

@@ -6,7 +6,7 @@ f faster axes folded. `x_rlfd` has its axes in that order.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,7 @@ class LineCache:
     """Keys and values of the steps of an axis that are already known, for causal attention.
 
     Both are buffers (r, length, f, n, e); what lies beyond the steps added so far is never read.
+    `attend(q, k, v, scale)` may replace torch's own attention of one step to all.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class LineCache:
     ) -> None:
         self.keys = keys
         self.values = values
+        self.attend: Callable[[Tensor, Tensor, Tensor, float], Tensor] | None = None
 
     def add(self, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Put in the steps from `start` on; return all steps up to the last of them."""
@@ -105,7 +107,10 @@ class AxialAttention(nn.Module):
         """
         q, k, v = self._project(x, None)
         assert start == 0 or q.shape[1] == 1
-        return self._mix(x, q, *cache.add(k, v, start), causal=start == 0)
+        k, v = cache.add(k, v, start)
+        if cache.attend is None or q.shape[1] > 1:
+            return self._mix(x, q, k, v, causal=start == 0)
+        return self.to_out(cache.attend(q, k, v, q.shape[-1] ** -0.5).view(x.shape))
 
     def cache(self, batch: int, axes: Sequence[int]) -> LineCache:
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Indices = NDArray[np.int64]
 _AHEAD = 4
 _UNSIGNED = {1: "uint8", 2: "uint16"}
+# Keep apart what is drawn from the same seed for different ends.
+_CHANNELS, _DROPOUT = np.uint64(1), np.uint64(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,19 @@ def flips(seed: int, epoch: Indices, index: Indices) -> NDArray[np.bool_]:
     """Which examples are mirrored in an epoch: a fair coin from (seed, epoch, index)."""
     words = _mix(_mix(np.uint64(seed), epoch.astype(np.uint64)), index.astype(np.uint64))
     return (words >> np.uint64(63)).astype(bool)
+
+
+def channels(seed: int, epoch: Indices, index: Indices, first: int, end: int) -> Indices:
+    """Which channel of `first` to `end - 1` each example is trained on in an epoch, uniformly."""
+    words = _mix(_mix(np.uint64(seed), epoch.astype(np.uint64)), index.astype(np.uint64))
+    words = _mix(words, _CHANNELS) >> np.uint64(1)
+    return first + words.astype(np.int64) % (end - first)
+
+
+def dropout_seed(seed: int, step: int, rank: int) -> int:
+    """What a rank's generator starts from at a step: nothing random need be saved."""
+    word = _mix(_mix(np.uint64(seed), np.uint64(step)), np.uint64(rank))
+    return int(_mix(word, _DROPOUT))
 
 
 def _mix(state: Any, value: Any) -> Any:

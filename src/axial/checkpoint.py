@@ -4,16 +4,15 @@ The fingerprint of weights and configuration stands in both files, so that a mix
 damaged weight or an edited configuration is noticed. Nothing is ever unpickled.
 """
 
-import hashlib
 import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -22,11 +21,14 @@ from axial.disk import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer
 from axial.ranks import usable
+from axial.runs import Run
+from axial.tensors import check_format, hash_tensors, is_file, read_json, read_tensors
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
 _PENDING = ".pending"
+Weights = Literal["ema", "raw"]
 
 
 def save(model: AxialTransformer, folder: Path | str) -> None:
@@ -56,31 +58,33 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
 
 
-def load(folder: Path | str, *, device: torch.device | str = "cpu") -> AxialTransformer:
-    """Read the model that `save` or `axial import` wrote, ready to score and draw.
+def load(
+    folder: Path | str, *, device: torch.device | str = "cpu", weights: Weights = "ema"
+) -> AxialTransformer:
+    """Read a model, ready to score and draw; every weight is checked against its fingerprint.
 
-    Every weight is checked against the fingerprint.
+    `folder` is what `save` or `axial import` wrote, or a training run: its best averaged weights
+    so far, or, before any were scored, those of its last checkpoint. `weights="raw"` are a
+    run's last weights before averaging.
     """
     folder = Path(folder)
     device = usable(device)
-    if not _is_file(folder / _WEIGHTS):
+    if Run.exists(folder) and (weights == "raw" or not is_file(folder / _WEIGHTS)):
+        return _load_from_run(Run(folder), weights).to(device)
+    if weights == "raw":
+        raise CheckpointError(f"{folder}: is no training run, and holds one set of weights only")
+    if not is_file(folder / _WEIGHTS):
         raise CheckpointError(f"{folder}: no such checkpoint; it should hold {_WEIGHTS}")
-    try:
-        with safe_open(folder / _WEIGHTS, "pt") as file:
-            mark = (file.metadata() or {}).get("fingerprint")
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{folder / _WEIGHTS}: damaged or cut short ({error}); copy it again"
-        ) from error
+    tensors, metadata = read_tensors(folder / _WEIGHTS)
+    mark = metadata.get("fingerprint")
     config, wanted = _read_config(folder, mark)
-    if not mark == wanted == _fingerprint(config, weights):
+    if not mark == wanted == _fingerprint(config, tensors):
         raise CheckpointError(
             f"{folder}: {_WEIGHTS} and {_CONFIG} do not belong together, or one was changed; "
             f"copy both again"
         )
     try:
-        return AxialTransformer.from_weights(config, weights).to(device)
+        return AxialTransformer.from_weights(config, tensors).to(device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
 
@@ -90,43 +94,45 @@ def fingerprint(model: AxialTransformer) -> str:
     return _fingerprint(model.config, model.state_dict())
 
 
+def _load_from_run(run: Run, weights: Weights) -> AxialTransformer:
+    """The weights of a run's last checkpoint."""
+    found = run.newest()
+    if found is None:
+        raise CheckpointError(
+            f"{run.folder}: has no checkpoint yet; wait for one, or `axial train --resume "
+            f"{run.folder}`"
+        )
+    wanted = "weights/" if weights == "raw" else "average/"
+    tensors = {
+        name.removeprefix(wanted): tensor
+        for name, tensor in found[1].items()
+        if name.startswith(wanted)
+    }
+    return AxialTransformer.from_weights(_config(run.folder, run.about), tensors)
+
+
 def _fingerprint(config: ModelConfig, weights: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(json.dumps(config.to_json(), sort_keys=True).encode())
-    for name, tensor in sorted(weights.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        flat = tensor.detach().cpu().contiguous().flatten()
-        digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return hash_tensors(weights, json.dumps(config.to_json(), sort_keys=True))
 
 
 def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | None]:
     """The configuration and its fingerprint; a pending one if that is the weights' own."""
-    found = _read_json(folder / _CONFIG)
+    found = read_json(folder / _CONFIG)
     pending = folder / (_CONFIG + _PENDING)
     if found.get("fingerprint") != mark and pending.is_file():
-        found = _read_json(pending)
-    version = found.get("format")
-    if type(version) is not int or not 1 <= version <= FORMAT:
-        raise CheckpointError(
-            f"{folder / _CONFIG}: format {version!r} is not one this version knows (up to "
-            f"{FORMAT}); upgrade axial-transformers"
-        )
+        found = read_json(pending)
+    check_format(folder / _CONFIG, found.get("format"), FORMAT)
+    return _config(folder / _CONFIG, found), found.get("fingerprint")
+
+
+def _config(path: Path, found: Mapping[str, Any]) -> ModelConfig:
+    """The model that a JSON file describes."""
     if not isinstance(found.get("model"), dict):
-        raise CheckpointError(f"{folder / _CONFIG}: describes no model; copy it again")
+        raise CheckpointError(f"{path}: describes no model; copy it again")
     try:
-        return ModelConfig.from_json(found["model"]), found.get("fingerprint")
+        return ModelConfig.from_json(found["model"])
     except ConfigError as error:
-        raise CheckpointError(f"{folder / _CONFIG}: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); copy it again") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: holds no JSON object; copy it again")
-    return found
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _move(scratch: Path, folder: Path) -> None:
@@ -144,10 +150,3 @@ def _move(scratch: Path, folder: Path) -> None:
         (scratch / _WEIGHTS).replace(folder / _WEIGHTS)
         pending.replace(folder / _CONFIG)
     flush(folder.parent)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, or not one at all
-        return False

@@ -3,27 +3,38 @@
 Torch is imported inside the command that needs it, so that help answers at once.
 """
 
+import contextlib
 import difflib
+import functools
+import io
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 import axial
-from axial.config import DataShape
+from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainConfig
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
-from axial.sources.options import ReadOptions
+from axial.sources.options import HeldOutOptions, ReadOptions
 
+_T = TypeVar("_T")
 _Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
+_Testing = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[HeldOutOptions]]
+_Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+_Switch = tyro.conf.FlagCreatePairsOff[bool]
 _Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
 _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+_Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
+_How = tyro.conf.OmitArgPrefixes[SampleConfig]
 
 
 def import_(
@@ -81,6 +92,132 @@ def data(
     print(f"{out}: {report.packed.description.title}, {len(report.packed):,} examples")
 
 
+def evaluate(
+    checkpoint: tyro.conf.Positional[Path],
+    data: Annotated[str | None, tyro.conf.arg(metavar="SOURCE")] = None,
+    weights: Literal["ema", "raw"] = "ema",
+    json: _File = None,
+    map: _File = None,
+    per_example: _File = None,
+    resume: _File = None,
+    batch: _Count = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
+    device: _Name = None,
+    limit: _Count = None,
+    reading: _Testing = HeldOutOptions(),  # noqa: B008
+) -> None:
+    """Score a data set: bits/dim over every element of every example, with its standard error.
+
+    Args:
+        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        data: A packed .npy file or any source that `axial data` takes; what the run was
+            trained on unless told.
+        weights: The averaged weights of a run, or the raw ones.
+        json: Write every figure at full precision, by channel and by row too; progress is
+            kept beside it, and the same command goes on after an interruption.
+        map: Draw a few examples and where their bits go as one PNG.
+        per_example: Write the bits of each example as a .npy file.
+        resume: Keep progress in this file instead.
+        batch: Examples scored together, on all ranks; what memory allows unless told.
+        precision: What the model computes in; sums are in float64 always.
+        device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
+        limit: Score only the first so many examples, and say so.
+        reading: How to read the source.
+    """
+    from axial.report import Outputs, Request, report
+
+    request = Request(
+        checkpoint=checkpoint,
+        data=data,
+        weights=weights,
+        precision=precision,
+        batch=batch,
+        limit=limit,
+        reading=reading,
+    )
+    outputs = Outputs(json=json, map=map, per_example=per_example, resume=resume)
+    report(request, outputs, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """Train a preset on data, or go on with a run: axial train --resume DIR."""
+
+    preset: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PRESET")] = None
+    """A recipe and sizes: digits, cifar10, imagenet32, imagenet64, bair, small, base, large ..."""
+    out: _Folder = None
+    """The folder of the new run."""
+    resume: _Folder = None
+    """The folder of a run to go on with, exactly where it stopped."""
+    data: _Name = None
+    """A packed .npy file, or any source that `axial data` takes."""
+    init: _Folder = None
+    """Start from the weights of this checkpoint; its sizes are the run's."""
+    stack_frames: _Switch = False
+    """Fold time into the channels, as the paper does with video."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """On several ranks (torchrun -m axial train ...): the model whole on each, or in shards."""
+    device: _Name = None
+    """Unless told, a GPU where there is one, else the CPU."""
+    tensorboard: _Switch = False
+    """Write TensorBoard's event files too."""
+    training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["small"]().training
+    """How to train; the defaults are those of the preset."""
+    sizes: tyro.conf.OmitArgPrefixes[Sizes] = Sizes()  # noqa: RUF009
+    """Changes to the model of the preset."""
+    reading: _Reading = ReadOptions()  # noqa: RUF009
+    """How to read a source that is not packed yet."""
+
+
+def train(args: Sequence[str]) -> None:
+    """Train a preset on data, or go on with a run; leaves a model, its samples and its curve."""
+    flags = _train_flags(args)
+    from axial.begin import Plan, begin, check_same, open_again
+    from axial.ranks import ranks
+    from axial.runs import Run
+    from axial.train import train
+
+    with ranks(flags.device) as team:
+        if flags.out is None:
+            run = Run(flags.resume or "")
+            check_same(run, flags.training, flags.sizes, flags.preset)
+            packed = open_again(run, flags.data)
+        else:
+            plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})
+            run, packed = begin(plan, flags.out, team)
+        if team.main:
+            print(run, file=sys.stderr)
+        outcome = train(run, packed, team, parallel=flags.parallel, tensorboard=flags.tensorboard)
+    if team.main:
+        print(outcome.line(run.folder))
+    if outcome.signal is not None:
+        sys.exit(128 + outcome.signal)
+
+
+def _train_flags(args: Sequence[str]) -> TrainFlags:
+    """The flags with the defaults of the preset, or of the run to go on with."""
+    name = args[0] if args and not args[0].startswith("-") else None
+    default = TrainFlags(preset=name)
+    if name is not None and name not in PRESETS:
+        raise ConfigError(f"as a preset {_unknown(name, PRESETS)}")
+    if name is not None:
+        default = replace(default, training=PRESETS[name]().training)
+    if "--resume" in args[:-1]:
+        default = replace(default, training=_training_of(args[args.index("--resume") + 1]))
+    flags = _parse(TrainFlags, args, "train", default=default)
+    if flags.resume is None and flags.preset is None:
+        raise ConfigError("name a preset to train, or --resume a run")
+    if (flags.resume is None) == (flags.out is None):
+        raise ConfigError("a new run needs --out, the folder to train in; --resume names its own")
+    return flags
+
+
+def _training_of(folder: str) -> TrainConfig:
+    from axial.runs import Run
+
+    return TrainConfig.from_json(Run(folder).about["training"])
+
+
 def info(
     what: tyro.conf.Positional[str],
     duplicates: _File = None,
@@ -102,9 +239,9 @@ def info(
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}
     if what in PRESETS:
-        config = PRESETS[what]()
+        config = PRESETS[what]().model
         own = {name: getattr(config, name) for name in shape}
-        config = PRESETS[what](DataShape(**(own | asked)))
+        config = PRESETS[what](DataShape(**(own | asked))).model
         print(describe(config))
     elif _exists(what):
         if asked:
@@ -135,7 +272,67 @@ def _checkpoint(folder: str) -> str:
     return f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}"
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"data": data, "import": import_, "info": info}
+def sample(
+    checkpoint: tyro.conf.Positional[Path],
+    out: Path,
+    how: _How = SampleConfig(),  # noqa: B008
+    trace: _File = None,
+    device: _Name = None,
+) -> None:
+    """Draw from a checkpoint: a sheet, a folder of PNGs, an array, or for video a moving picture.
+
+    Args:
+        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        out: A .png sheet, a .npy array, a .gif or .mp4 of video, or without an ending a folder
+            of PNGs; how it was drawn is written beside it.
+        how: How to draw.
+        trace: Show the first pictures being drawn, as a .gif.
+        device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
+    """
+    from axial.drawing import sample
+
+    sample(checkpoint, out, how, trace, device)
+
+
+def complete(
+    checkpoint: tyro.conf.Positional[Path],
+    source: tyro.conf.Positional[str],
+    out: Path,
+    what: tyro.conf.OmitArgPrefixes[CompleteConfig] = CompleteConfig(),  # noqa: B008
+    how: _How = SampleConfig(count=4),  # noqa: B008
+    device: _Name = None,
+    reading: _Reading = ReadOptions(),  # noqa: B008
+) -> None:
+    """Draw several continuations of pictures or video, beside the originals.
+
+    Leading channels, so leading frames of a video whose frames are stacked as channels, and
+    leading rows of a grey picture are continued by the exact conditional. Leading rows of a
+    colour picture are not: red is drawn whole before the kept rows of green are looked at.
+    There --candidates K carries K versions through all channels, and comes nearer as K grows.
+
+    Args:
+        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        source: A packed .npy file or any source that `axial data` takes.
+        out: As for `axial sample`; .npy and a folder hold the continuations alone.
+        what: What to keep, and how to continue it.
+        how: How to draw.
+        device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
+        reading: How to read a source that is not packed yet.
+    """
+    from axial.drawing import continue_
+
+    continue_(checkpoint, source, out, what, how, device, reading)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "complete": complete,
+    "data": data,
+    "evaluate": evaluate,
+    "import": import_,
+    "info": info,
+    "sample": sample,
+    "train": train,
+}
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -168,7 +365,37 @@ def _dispatch(args: Sequence[str] | None) -> None:
         print(f"{_overview()}\n\naxial: {what}", file=sys.stderr)
         sys.exit(2)
     else:
-        tyro.cli(COMMANDS[name], args=args[1:], prog=f"axial {name}")
+        command = COMMANDS[name]
+        if command is train:  # its defaults depend on its arguments
+            train(args[1:])
+        else:
+            _parse(_postponed(command), args[1:], name)()
+
+
+def _postponed(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """The same signature and help, but only told what to call it with."""
+
+    @functools.wraps(command)
+    def postponed(*args: Any, **named: Any) -> Callable[[], None]:
+        return functools.partial(command, *args, **named)
+
+    return postponed
+
+
+def _parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any = None) -> _T:
+    """Read flags; an unknown one ends with status 2 and one line that names the nearest."""
+    how: dict[str, Any] = {"prog": f"axial {name}"}
+    if default is not None:
+        how["default"] = default
+    found, unknown = tyro.cli(what, args=args, return_unknown_args=True, **how)
+    if unknown:
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            tyro.cli(what, args=["--help"], **how)
+        flags = sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
+        print(f"axial {name}: {_unknown(unknown[0], flags, brief=True)}", file=sys.stderr)
+        sys.exit(2)
+    return found
 
 
 def _overview() -> str:
@@ -182,7 +409,8 @@ def _overview() -> str:
     return "\n".join([*lines, "", "axial COMMAND --help tells more of each."])
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _unknown(name: str, known: Iterable[str], *, brief: bool = False) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    every = "--help lists all" if brief else f"there are {', '.join(known)}"
+    hint = f"did you mean {near[0]}?" if near else every
     return f"{name!r} is not known; {hint}"

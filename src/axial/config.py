@@ -1,15 +1,19 @@
-"""What a model is made of, and what cannot be made: checked here, once, without torch."""
+"""What a model and its training are made of, and what cannot be: checked here, without torch."""
 
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeVar, get_args
 
 from axial.errors import ConfigError
 
 Inner = Literal["attention", "lstm"]
 ChannelMode = Literal["encode", "rows", "columns"]
+Optimizer = Literal["adam", "adamw"]
+Schedule = Literal["constant", "cosine"]
+Precision = Literal["float32", "bfloat16"]
+_Config = TypeVar("_Config", "ModelConfig", "TrainConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,25 +121,12 @@ class ModelConfig:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """The configuration `to_json` described; unknown or missing names are refused."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise ConfigError(
-                f"model config: {unknown[0]!r} is not a setting of this version; "
-                f"upgrade axial-transformers"
-            )
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise ConfigError(f"model config: {error}") from error
+        return _from_json(cls, values, "model config")
 
     def _check_numbers(self) -> None:
         if not self.axes:
             raise ConfigError("axes is empty: name the length of at least one axis, as in (32, 32)")
-        for name, choices in (("inner", get_args(Inner)), ("channel_mode", get_args(ChannelMode))):
-            if getattr(self, name) not in choices:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
-                )
+        _check_choices(self, inner=get_args(Inner), channel_mode=get_args(ChannelMode))
         check_heads(self.width, self.heads)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout!r}: use a number from 0 up to below 1")
@@ -198,6 +189,218 @@ class ModelConfig:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a model is trained; the defaults are the modern recipe, for a GPU or a CPU."""
+
+    steps: int
+    """Updates of the weights in the whole run."""
+    batch: int
+    """Examples of one update, over all ranks together."""
+    learning_rate: float
+    """Step size at its highest."""
+    seed: int = 0
+    """Starts the weights, the order of the data, its flips, the channels and the dropout."""
+    optimizer: Optimizer = "adamw"
+    """Adam as the authors use it, or AdamW, which decays the matrices."""
+    beta2: float = 0.95
+    """Decay of the second moment; the authors' Adam has 0.999."""
+    weight_decay: float = 0.01
+    """What AdamW takes off the matrices, times the learning rate; Adam takes nothing."""
+    schedule: Schedule = "cosine"
+    """After the warm-up: constant as the authors, or down to zero along a cosine."""
+    warmup: int = 200
+    """Updates over which the learning rate rises linearly."""
+    clip: float = 1.0
+    """Longest gradient, of a loss in bits/dim; a longer one is shortened to it."""
+    ema: float | None = None
+    """Decay of the averaged weights; unless told, their horizon is a tenth of the run."""
+    ema_warmup: bool = True
+    """Average over fewer steps in the beginning: the decay is at most (1 + t) / (10 + t)."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after another, to fit memory."""
+    recompute: bool = False
+    """Compute activations again in the backward pass: less memory, more time."""
+    flip: bool = False
+    """Mirror examples at random along the last axis."""
+    labels: bool = True
+    """Condition the model on labels where the data has them."""
+    validation: int | None = None
+    """Last examples of the data, held out; unless told a twentieth, at most 16 batches."""
+    precision: Precision | None = None
+    """Unless told, bfloat16 autocast on a GPU and float32 on a CPU."""
+    compile: bool | None = None
+    """Unless told, torch.compile on a GPU and not on a CPU."""
+    log_every: int = 10
+    """Updates from one line of the log to the next."""
+    save_every: int = 500
+    """Updates from one checkpoint to the next: what a crash can cost at most."""
+    validate_every: int = 500
+    """Updates from one scoring of the held-out examples to the next."""
+    sample_every: int = 2000
+    """Updates from one sheet of samples to the next; 0 draws only at the end."""
+    keep: int = 2
+    """Checkpoints that stay; the best weights stay anyway."""
+    bad_steps: int = 1
+    """Updates in a row that may be not finite: each is skipped and counted, one more ends it."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST_TRAINING.items():
+            value = getattr(self, name)
+            if value is not None or name != "validation":
+                below = 1 << 64 if name == "seed" else 1 << 31
+                value = as_integer(name, value, at_least=least, below=below)
+                object.__setattr__(self, name, value)
+        for name in ("learning_rate", "beta2", "weight_decay", "clip", "ema"):
+            object.__setattr__(self, name, _as_float(name, getattr(self, name)))
+        _check_choices(self, optimizer=get_args(Optimizer), schedule=get_args(Schedule))
+        _check_choices(self, precision=(None, *get_args(Precision)))
+        for name in ("learning_rate", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}: use a positive number")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"weight_decay is {self.weight_decay}: use 0 or a positive number")
+        for name in ("beta2", "ema"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ConfigError(f"{name} is {value}: use a number from 0 up to below 1")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of an update, counted from 0."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        if self.schedule == "constant":
+            return self.learning_rate
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+    def ema_at(self, step: int) -> float:
+        """How much of the averaged weights stays at an update, counted from 0."""
+        decay = max(0.0, 1 - 10 / self.steps) if self.ema is None else self.ema
+        return min(decay, (1 + step) / (10 + step)) if self.ema_warmup else decay
+
+    def held_out(self, examples: int) -> int:
+        """How many of the data's last examples are kept for validation."""
+        if self.validation is None:
+            return min(examples // 20, 16 * self.batch)
+        if self.validation >= examples:
+            raise ConfigError(
+                f"validation is {self.validation} of {examples} examples: leave some to train on"
+            )
+        return self.validation
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe this configuration in plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "TrainConfig":
+        """The configuration `to_json` described; unknown or missing names are refused."""
+        return _from_json(cls, values, "training config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a user may change of a preset's model."""
+
+    width: int | None = None
+    """Features of each position."""
+    heads: int | None = None
+    """Attention heads."""
+    encoder_layers: int | None = None
+    """Blocks of the channel encoder."""
+    decoder_layers: tuple[int, ...] | None = None
+    """Blocks of each decoder level, one level per axis, slowest first."""
+    mlp_ratio: int | None = None
+    """Hidden features of the feed-forward layers, in multiples of the width."""
+    inner: Inner | None = None
+    """What runs along the last axis: attention blocks, or a single LSTM layer."""
+    channel_mode: ChannelMode | None = None
+    """Channels one after another behind an encoder, or stacked into one larger grid."""
+    dropout: float | None = None
+    """Share of each residual branch dropped in training."""
+    given_channels: int | None = None
+    """Leading channels that are always known."""
+    given_steps: int | None = None
+    """Leading steps of axis 0 that are always known."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was asked for, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def applied(self, model: ModelConfig) -> ModelConfig:
+        """The model with these sizes; layers that a variant does not have are left out."""
+        wanted = dict(self.given)
+        if wanted.get("channel_mode", "encode") != "encode":
+            wanted.setdefault("encoder_layers", 0)
+        if wanted.get("inner") == "lstm":
+            wanted.setdefault("decoder_layers", (*model.decoder_layers[:-1], 1))
+        return replace(model, **wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a preset says: a model fitted to the data, and how to train it."""
+
+    model: ModelConfig
+    """Sizes and variants."""
+    training: TrainConfig
+    """Optimizer, schedule, and how often to look."""
+    source: str | None = None
+    """Data that comes with the package; without it the user names some."""
+
+
+Method = Literal["cached", "semi-parallel", "naive"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig:
+    """How to draw."""
+
+    count: int = 16
+    """How many to draw; of each example, where examples are completed."""
+    seed: int = 0
+    """The same seed, checkpoint, precision and batch size give the same pictures."""
+    temperature: float = 1.0
+    """1 draws from the model itself; lower is safer and less varied, 0 the likeliest value."""
+    method: Method = "cached"
+    """All give the same pictures; the paper's semi-parallel and the naive one are slow."""
+    batch: int | None = None
+    """How many to draw at a time, if memory allows; 16 on a CPU and 64 on a GPU unless told."""
+    label: int | None = None
+    """Of a model with classes, draw this one; each in turn unless told."""
+    precision: Precision | None = None
+    """What the model computes in; float32 on a CPU and bfloat16 on a GPU unless told."""
+
+    def __post_init__(self) -> None:
+        as_integer("count", self.count, at_least=1)
+        if self.batch is not None:
+            as_integer("batch", self.batch, at_least=1)
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError(
+                f"temperature is {self.temperature}: use 0 (argmax) or a positive number"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteConfig:
+    """What to keep, and how to continue it."""
+
+    keep: int | None = None
+    """Leading rows to keep, or frames of a video."""
+    keep_channels: int | None = None
+    """Leading channels to keep: 1 draws green and blue from red."""
+    candidates: int = 1
+    """Versions of each continuation to carry through the channels."""
+    examples: int = 4
+    """How many examples of the source to continue."""
+
+    def __post_init__(self) -> None:
+        for name in ("candidates", "examples"):
+            as_integer(name, getattr(self, name), at_least=1)
+
+
 _LEAST = {
     "channels": 1,
     "values": 2,
@@ -208,6 +411,22 @@ _LEAST = {
     "classes": 0,
     "given_channels": 0,
     "given_steps": 0,
+}
+
+
+_LEAST_TRAINING = {
+    "steps": 1,
+    "batch": 1,
+    "seed": 0,
+    "warmup": 0,
+    "accumulate": 1,
+    "validation": 0,
+    "log_every": 1,
+    "save_every": 1,
+    "validate_every": 1,
+    "sample_every": 0,
+    "keep": 1,
+    "bad_steps": 0,
 }
 
 
@@ -240,3 +459,22 @@ def _as_float(name: str, value: Any) -> float | None:
         return None if value is None else float(operator.mul(value, 1.0))
     except (TypeError, OverflowError) as error:
         raise ConfigError(f"{name} is {value!r}: use a number") from error
+
+
+def _check_choices(config: object, **choices: tuple[str | None, ...]) -> None:
+    for name, known in choices.items():
+        if getattr(config, name) not in known:
+            shown = ", ".join(choice for choice in known if choice)
+            raise ConfigError(f"{name} is {getattr(config, name)!r}: use one of {shown}")
+
+
+def _from_json(kind: type[_Config], values: Mapping[str, Any], what: str) -> _Config:
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(values) - known):
+        raise ConfigError(
+            f"{what}: {unknown[0]!r} is not a setting of this version; upgrade axial-transformers"
+        )
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{what}: {error}") from error

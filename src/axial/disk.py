@@ -13,6 +13,18 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all: it takes its name when it is on the disk."""
+    scratch = path.with_name(f".{path.name}-unfinished")
+    try:
+        scratch.write_text(text)
+        flush(scratch)
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
 def give_usual_mode(path: Path) -> None:
     """The permissions a new file or folder would have; temporary ones are their owner's alone."""
     mask = os.umask(0)

@@ -19,3 +19,7 @@ class CheckpointError(AxialError):
 
 class DataError(AxialError):
     """A source, or a packed array, that is missing, damaged, or not what it claims to be."""
+
+
+class TrainingError(AxialError):
+    """A training run that cannot go on."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from axial.causal import shift, stack, unstack
 from axial.layers import Blocks
-from axial.lines import Line, sensible_threads
+from axial.lines import Line, fast_kernels, sensible_threads
 from axial.model import AxialTransformer
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
@@ -64,6 +64,9 @@ class Caches:
         axes = model.config.plane_axes
         self.outer = [level.caches(batch, axes) for level in _outer(model)]
         self.line = Line(model, batch)
+        kernels = fast_kernels(model)
+        for cache in (cache for level in self.outer for cache in level if cache is not None):
+            cache.attend = None if kernels is None else kernels.attend
 
 
 def _outer(model: AxialTransformer) -> list[Blocks]:

@@ -49,8 +49,9 @@ def _depth(inputs: int, most: int) -> int:
 def pass_block(x: Tensor, block: FoldedBlock, memory: Memory, j: int) -> Tensor:
     """Take element j (b, d) through a block; the memory takes it in."""
     dense(x, block.to_qkv, normed=True, out=memory.rows[j])
-    seen = attend(memory.rows, memory.heads, j)
-    x = dense(seen, block.to_out, added=x)
+    rows = memory.rows[: j + 1].view(j + 1, len(x), 1, memory.heads, 3, -1)
+    q, k, v = rows.transpose(0, 1).unbind(-2)
+    x = dense(attend(q[:, j:], k, v).view(x.shape), block.to_out, added=x)
     hidden = dense(x, block.mlp_in, normed=True, activated=True)
     return dense(hidden, block.mlp_out, added=x)
 
@@ -74,7 +75,7 @@ def dense(
     if len(x) <= FEW:
         return weighted_sums(x, layer, out, normed=normed, activated=activated, added=added)
     if normed:
-        x = torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)
+        x = normalize(x)
     if activated or added is not None or out.dtype != x.dtype:
         return product(x, layer, out, activated=activated, added=added)
     return torch.addmm(layer.bias, x, layer.weight, out=out)
@@ -228,54 +229,102 @@ def _weighted_sums(
     tl.store(out + place, result, mask=n < OUTPUTS)
 
 
-def attend(rows: Tensor, heads: int, j: int) -> Tensor:
-    """Attention of element j of the line to itself and to those before it.
+def normalize(x: Tensor) -> Tensor:
+    """Each row of (b, i) with mean 0 and variance 1."""
+    rows, width = x.shape
+    out = torch.empty_like(x)
+    size = triton.next_power_of_2(width)
+    _normalize[(rows,)](x, out, WIDTH=width, D=size, EPS=NORM_EPS, num_warps=4)
+    return out
 
-    `rows` is (l, b, n 3 e), the queries scaled already.
+
+@triton.jit
+def _normalize(x, out, WIDTH: tl.constexpr, D: tl.constexpr, EPS: tl.constexpr):
+    d = tl.arange(0, D)
+    inside = d < WIDTH
+    place = tl.program_id(0) * WIDTH + d
+    row = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    row = tl.where(inside, row - tl.sum(row, 0) / WIDTH, 0.0)
+    variance = tl.sum(row * row, 0) / WIDTH
+    tl.store(out + place, row * tl.rsqrt(variance + EPS), mask=inside)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0, *, warps: int = 4) -> Tensor:
+    """Attention of one step (r, 1, f, n, e) to the steps (r, m, f, n, e), its own the last.
+
+    Keys and values may be views, but with equal strides.
     """
-    _, batch, width = rows.shape
-    size = width // (3 * heads)
-    out = rows.new_empty(batch, heads * size)
-    _attend[(batch * heads,)](
-        rows,
+    lines, steps, faster, heads, size = k.shape
+    assert k.stride() == v.stride() and q.stride(-1) == k.stride(-1) == 1
+    out = q.new_empty(lines, 1, faster, heads, size)
+    _attend[(lines * faster * heads,)](
+        q,
+        k,
+        v,
         out,
-        j,
-        batch * width,
+        scale,
+        steps,
+        q.stride(0),
+        q.stride(2),
+        q.stride(3),
+        *k.stride()[:4],
+        FASTER=faster,
+        HEADS=heads,
         SIZE=size,
         E=triton.next_power_of_2(size),
-        L=min(32, triton.next_power_of_2(len(rows))),
-        num_warps=2,
+        num_warps=warps,
     )
     return out
 
 
-@triton.jit(do_not_specialize=["j"])
-def _attend(rows, out, j, stride, SIZE: tl.constexpr, E: tl.constexpr, L: tl.constexpr):
-    head = tl.program_id(0).to(tl.int64)  # batch and heads are one index
+@triton.jit(do_not_specialize=["steps"])
+def _attend(
+    q,
+    k,
+    v,
+    out,
+    scale,
+    steps,
+    q_line,
+    q_faster,
+    q_head,
+    k_line,
+    k_step,
+    k_faster,
+    k_head,
+    FASTER: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    E: tl.constexpr,
+):
+    number = tl.program_id(0).to(tl.int64)
+    head = number % HEADS
+    faster = number // HEADS % FASTER
+    line = number // (HEADS * FASTER)
     e = tl.arange(0, E)
     inside = e < SIZE
-    keys = rows + head * 3 * SIZE + SIZE
-    values = keys + SIZE
-    q = tl.load(keys - SIZE + j * stride + e, mask=inside, other=0.0).to(tl.float32)
-    # A running softmax; the first scores are finite, as j itself is not before them.
+    own = q + line * q_line + faster * q_faster + head * q_head + e
+    query = tl.load(own, mask=inside, other=0.0).to(tl.float32) * scale
+    start_of_line = line * k_line + faster * k_faster + head * k_head
+    # A running softmax: what the steps so far weigh is kept relative to the largest of them.
     top = float("-inf")
     share = 0.0
     mixed = tl.zeros((E,), tl.float32)
-    for start in range(0, j + 1, L):
-        step = start + tl.arange(0, L)
-        known = step <= j
-        place = step[:, None].to(tl.int64) * stride + e[None, :]
+    for start in range(0, steps, 32):
+        step = start + tl.arange(0, 32)
+        known = step < steps
+        place = start_of_line + step[:, None].to(tl.int64) * k_step + e[None, :]
         mask = known[:, None] & inside[None, :]
-        k_le = tl.load(keys + place, mask=mask, other=0.0).to(tl.float32)
-        v_le = tl.load(values + place, mask=mask, other=0.0).to(tl.float32)
-        scores = tl.where(known, tl.sum(k_le * q[None, :], 1), float("-inf"))
+        keys = tl.load(k + place, mask=mask, other=0.0).to(tl.float32)
+        values = tl.load(v + place, mask=mask, other=0.0).to(tl.float32)
+        scores = tl.where(known, tl.sum(keys * query[None, :], 1), float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 0))
         weights = tl.exp(scores - higher)
         shrink = tl.exp(top - higher)
-        mixed = mixed * shrink + tl.sum(weights[:, None] * v_le, 0)
+        mixed = mixed * shrink + tl.sum(weights[:, None] * values, 0)
         share = share * shrink + tl.sum(weights, 0)
         top = higher
-    tl.store(out + head * SIZE + e, mixed / share, mask=inside)
+    tl.store(out + number * SIZE + e, mixed / share, mask=inside)
 
 
 def choose(

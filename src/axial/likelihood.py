@@ -51,11 +51,16 @@ def element_bits(
     x: Shaped[Tensor, "b *axes c"],
     label: Shaped[Tensor, " n"] | None = None,
     context: Shaped[Tensor, "m *grid d"] | None = None,
+    *,
+    planes: int | None = None,
 ) -> Float64[Tensor, "b *axes c"]:
-    """Where the bits go: those of each element; their sum is `bits`."""
+    """Where the bits go: those of each element; their sum is `bits`.
+
+    `planes` are scored together; as many as memory allows unless told.
+    """
     model.check(x, label, context)
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    for rows, channel, surprise in _score(model, x, label, context):
+    for rows, channel, surprise in _score(model, x, label, context, planes):
         if channel is None:
             out[rows] = surprise
         else:
@@ -63,17 +68,30 @@ def element_bits(
     return out
 
 
-def planes_at_once(config: ModelConfig) -> int:
+def planes_at_once(config: ModelConfig, device: torch.device | None = None) -> int:
     """How many planes to score together so that memory stays bounded."""
     activations = 4 * config.width * (12 + 2 * config.mlp_ratio)
     logits = 8 * config.values * 4
     planes = 32 * config.channels if config.channel_mode == "encode" else 0
     each = math.prod(config.plane_axes) * (activations + logits + planes)
-    return max(1, _WORKING_BYTES // each)
+    return max(1, _working_bytes(device) // each)
+
+
+def _working_bytes(device: torch.device | None) -> int:
+    """What scoring may take: on a GPU a quarter of what is free, for its kernels want much."""
+    if device is None or device.type != "cuda":
+        return _WORKING_BYTES
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (free + kept) // 4
 
 
 def _score(
-    model: AxialTransformer, x: Tensor, label: Tensor | None, context: Tensor | None
+    model: AxialTransformer,
+    x: Tensor,
+    label: Tensor | None,
+    context: Tensor | None,
+    at_once: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
     """Yield (examples, their channels or None for all, bits of each element) plane by plane."""
     config = model.config
@@ -82,7 +100,7 @@ def _score(
     first = config.given_channels if config.channel_mode == "encode" else 0
     each = config.planes - first
     every = torch.arange(len(x) * each, device=x.device)
-    for planes in torch.split(every, planes_at_once(config)):
+    for planes in torch.split(every, at_once or planes_at_once(config, device)):
         rows, channel = planes // each, first + planes % each
         part = x[rows].to(device)
         conditions = [None if t is None else t[rows].to(device) for t in (label, context)]

@@ -10,6 +10,7 @@ b batch, l length of a line, s its first steps, d width, v values, n heads, e wi
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -70,15 +71,22 @@ class Operations(NamedTuple):
     choose: Callable[..., Tensor] = choose
 
 
-def _operations(model: AxialTransformer) -> Operations:
-    """The kernels where they serve, else plain torch."""
+def fast_kernels(model: AxialTransformer) -> ModuleType | None:
+    """Those of kernels.py, where they serve this model."""
     weight, config = model.embedding.weight, model.config
     if weight.device.type == "cuda" and importlib.util.find_spec("triton"):
         from axial import kernels
 
         if kernels.usable(weight.dtype, config.width, config.mlp_ratio * config.width):
-            return Operations(kernels.pass_block, kernels.to_logits, kernels.choose)
-    return Operations()
+            return kernels
+    return None
+
+
+def _operations(model: AxialTransformer) -> Operations:
+    kernels = fast_kernels(model)
+    if kernels is None:
+        return Operations()
+    return Operations(kernels.pass_block, kernels.to_logits, kernels.choose)
 
 
 class Line:

@@ -8,13 +8,12 @@ import multiprocessing
 import os
 import shlex
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy as np
 
 from axial.data import Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
 from axial.errors import DataError
+from axial.progress import counting
 from axial.sources.arrays import values_for
 from axial.sources.options import ReadOptions
 from axial.sources.recognise import open_source
@@ -82,7 +82,7 @@ def pack(
         try:
             with (
                 closing(_decoded(opened, _workers(workers))) as pieces,
-                _progress(opened.count, shown=progress) as advance,
+                counting("packing", opened.count, shown=progress) as advance,
             ):
                 for piece in pieces:
                     collector.add(piece)
@@ -325,24 +325,3 @@ def _workers(asked: int | None) -> int:
     if asked is not None and asked < 1:
         raise DataError(f"--workers is {asked}: use at least 1")
     return asked or len(os.sched_getaffinity(0))
-
-
-@contextmanager
-def _progress(total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar with rate and time left, where someone is looking."""
-    if not shown or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("packing", total=total)
-        yield lambda count: bar.update(task, completed=count)

@@ -1,12 +1,12 @@
-"""Named sizes of models: the paper's, the authors' released ones, and ours for any data.
+"""Named recipes: the paper's experiments, the authors' released ones, and ours for any data.
 
-A preset is a function from the shape of the data to a complete configuration; its default is
+A preset is a function from the shape of the data to a model and its training; its default is
 the data it is named after.
 """
 
 from dataclasses import asdict
 
-from axial.config import DataShape, Inner, ModelConfig
+from axial.config import DataShape, Inner, ModelConfig, Recipe, TrainConfig
 from axial.errors import ConfigError
 
 _DIGITS = DataShape(axes=(8, 8), values=17)
@@ -17,69 +17,103 @@ _VIDEO = DataShape(axes=(64, 64), channels=48)
 _FRAMES = 16
 
 
-def imagenet32(data: DataShape = _PICTURE) -> ModelConfig:
-    """The paper's ImageNet32 model; dropout is that of the authors' release."""
-    return _paper(data, dropout=0.04)
+def imagenet32(data: DataShape = _PICTURE) -> Recipe:
+    """The paper's ImageNet32 experiment; dropout is that of the authors' release."""
+    return Recipe(model=_paper(data, dropout=0.04), training=_authors(1e-4))
 
 
-def imagenet64(data: DataShape = _LARGE_PICTURE) -> ModelConfig:
-    """The paper's ImageNet64 model."""
-    return _paper(data)
+def imagenet64(data: DataShape = _LARGE_PICTURE) -> Recipe:
+    """The paper's ImageNet64 experiment."""
+    return Recipe(model=_paper(data), training=_authors(2e-4))
 
 
-def imagenet32_lstm(data: DataShape = _PICTURE) -> ModelConfig:
-    """The paper's ImageNet32 model with an LSTM as inner decoder (table 2)."""
-    return _paper(data, dropout=0.04, inner="lstm")
+def imagenet32_lstm(data: DataShape = _PICTURE) -> Recipe:
+    """The paper's ImageNet32 experiment with an LSTM as inner decoder (table 2)."""
+    return Recipe(model=_paper(data, dropout=0.04, inner="lstm"), training=_authors(1e-4))
 
 
-def imagenet64_lstm(data: DataShape = _LARGE_PICTURE) -> ModelConfig:
-    """The paper's ImageNet64 model with an LSTM as inner decoder (table 2)."""
-    return _paper(data, inner="lstm")
+def imagenet64_lstm(data: DataShape = _LARGE_PICTURE) -> Recipe:
+    """The paper's ImageNet64 experiment with an LSTM as inner decoder (table 2)."""
+    return Recipe(model=_paper(data, inner="lstm"), training=_authors(2e-4))
 
 
-def imagenet32_released(data: DataShape = _PICTURE) -> ModelConfig:
+def imagenet32_released(data: DataShape = _PICTURE) -> Recipe:
     """The ImageNet32 model the authors released: narrower than the paper's, and deeper inside."""
-    return _two_axes(data, width=1536, layers=(8, 8, 8), dropout=0.04)
+    model = _two_axes(data, width=1536, layers=(8, 8, 8), dropout=0.04)
+    return Recipe(model=model, training=_authors(1e-4))
 
 
-def imagenet64_released(data: DataShape = _LARGE_PICTURE) -> ModelConfig:
+def imagenet64_released(data: DataShape = _LARGE_PICTURE) -> Recipe:
     """The ImageNet64 model the authors released: deeper inside than the paper's."""
-    return _two_axes(data, width=2048, layers=(8, 8, 8))
+    model = _two_axes(data, width=2048, layers=(8, 8, 8))
+    return Recipe(model=model, training=_authors(2e-4))
 
 
-def bair(data: DataShape = _VIDEO) -> ModelConfig:
-    """The paper's BAIR video model: 16 frames stacked as channels, the first one given."""
+def bair(data: DataShape = _VIDEO) -> Recipe:
+    """The paper's BAIR experiment: 16 frames stacked as channels, the first one given."""
     if data.channels % _FRAMES:
         raise ConfigError(
             f"bair stacks {_FRAMES} frames as channels, but the data has {data.channels}: "
             f"use clips of {_FRAMES} frames"
         )
-    return _paper(data, given_channels=data.channels // _FRAMES)
+    model = _paper(data, given_channels=data.channels // _FRAMES)
+    return Recipe(model=model, training=_authors(2e-4))
 
 
-def cifar10(data: DataShape = _PICTURE) -> ModelConfig:
-    """A model of CIFAR-10 that one GPU trains in minutes."""
-    return base(data)
+def cifar10(data: DataShape = _PICTURE) -> Recipe:
+    """A model of CIFAR-10 that one GPU trains in minutes; unconditional, mirrored at random."""
+    training = TrainConfig(
+        steps=20_000, batch=256, learning_rate=1e-3, warmup=500, flip=True, labels=False
+    )
+    return Recipe(model=base(data).model, training=training)
 
 
-def digits(data: DataShape = _DIGITS) -> ModelConfig:
+def digits(data: DataShape = _DIGITS) -> Recipe:
     """A model of the 8 x 8 digits that a laptop trains in a minute."""
-    return fitted(data, width=96, heads=4, rounds=2, inner_layers=3, dropout=0.1)
+    model = fitted(data, width=96, heads=4, rounds=2, inner_layers=3, dropout=0.1)
+    training = TrainConfig(
+        steps=1000,
+        batch=64,
+        learning_rate=2e-3,
+        warmup=50,
+        save_every=100,
+        validate_every=100,
+        sample_every=500,
+    )
+    return Recipe(model=model, training=training, source="digits")
 
 
-def small(data: DataShape = _PICTURE) -> ModelConfig:
+def small(data: DataShape = _PICTURE) -> Recipe:
     """A model for any data, to try things out on a CPU."""
-    return fitted(data, width=128, heads=4, rounds=1, inner_layers=2)
+    training = TrainConfig(
+        steps=2000,
+        batch=16,
+        learning_rate=2e-3,
+        warmup=50,
+        log_every=5,
+        save_every=25,
+        validate_every=50,
+        sample_every=250,
+    )
+    return Recipe(
+        model=fitted(data, width=128, heads=4, rounds=1, inner_layers=2), training=training
+    )
 
 
-def base(data: DataShape = _PICTURE) -> ModelConfig:
+def base(data: DataShape = _PICTURE) -> Recipe:
     """A model for any data, for one GPU."""
-    return fitted(data, width=512, heads=8, rounds=2, inner_layers=4)
+    training = TrainConfig(steps=50_000, batch=128, learning_rate=1e-3, warmup=500)
+    return Recipe(
+        model=fitted(data, width=512, heads=8, rounds=2, inner_layers=4), training=training
+    )
 
 
-def large(data: DataShape = _PICTURE) -> ModelConfig:
+def large(data: DataShape = _PICTURE) -> Recipe:
     """A model for any data, for several GPUs."""
-    return fitted(data, width=1536, heads=16, rounds=4, inner_layers=8)
+    training = TrainConfig(steps=200_000, batch=128, learning_rate=3e-4, warmup=2000)
+    return Recipe(
+        model=fitted(data, width=1536, heads=16, rounds=4, inner_layers=8), training=training
+    )
 
 
 def fitted(
@@ -136,6 +170,25 @@ def _two_axes(
         dropout=dropout,
         inner=inner,
         given_channels=given_channels,
+    )
+
+
+def _authors(learning_rate: float) -> TrainConfig:
+    """The training the authors released: Adam at a constant rate, weights averaged for long."""
+    return TrainConfig(
+        steps=200_000,
+        batch=64,
+        learning_rate=learning_rate,
+        optimizer="adam",
+        beta2=0.999,
+        weight_decay=0.0,
+        schedule="constant",
+        warmup=5000,
+        ema=0.99995,
+        ema_warmup=False,
+        labels=False,
+        save_every=1000,
+        validate_every=2000,
     )
 
 

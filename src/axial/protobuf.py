@@ -36,3 +36,20 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 128:
             return value, at
+
+
+def write_field(number: int, value: int | bytes, *, kind: int = 2) -> bytes:
+    """A field: a whole number, or bytes; kinds 1 and 5 are bytes of a fixed size, 8 and 4."""
+    if isinstance(value, int):
+        return write_varint(number << 3) + write_varint(value)
+    size = write_varint(len(value)) if kind == 2 else b""
+    return write_varint(number << 3 | kind) + size + value
+
+
+def write_varint(value: int) -> bytes:
+    """What `read_varint` reads."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])

@@ -4,9 +4,12 @@ Alone is the case of one rank: nothing is started and every sum is its own.
 """
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -39,9 +42,15 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether it is true of any rank: for what all must do together."""
+        return self.most(int(flag)) > 0
+
+    def most(self, number: int) -> int:
+        """The largest number that any rank has; the GPU need not be waited for."""
         if self.count == 1:
-            return flag
-        return bool(self.sum(torch.tensor(float(flag), device=self.device)))
+            return number
+        found = torch.tensor(number)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found)
 
     def broadcast(self, x: Tensor) -> Tensor:
         """Give every rank what the main one has, in place."""
@@ -52,6 +61,26 @@ class Ranks:
     def wait(self) -> None:
         """Go on when all have come this far."""
         self.any(False)
+
+
+@contextmanager
+def stopping() -> Iterator[list[int]]:
+    """Note signals that ask to end, in a list, instead of ending; a second one ends at once."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @contextmanager

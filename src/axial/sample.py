@@ -124,8 +124,9 @@ class _SeededNoise:
     ) -> None:
         self.seed, self.images, self.values = seed, images, config.values
         self.temperature = temperature
-        self.lines = order(config).view(-1, config.plane_axes[-1])
-        self.place = {int(line[0]): place for place, line in enumerate(self.lines)}
+        lines = order(config).view(-1, config.plane_axes[-1])
+        self.place = {int(line[0]): place for place, line in enumerate(lines)}
+        self.lines = lines.to(images.device)  # now: nothing is to wait for a copy later
         ahead = _NOISE_AHEAD_CPU if images.device.type == "cpu" else _NOISE_AHEAD
         self.at_once = max(1, ahead // (len(images) * self.lines.shape[1] * config.values))
         self.ready: dict[int, Tensor] = {}

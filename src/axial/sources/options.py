@@ -47,3 +47,11 @@ class ReadOptions:
             raise DataError("--channels-last and --channels-none exclude each other: give one")
         if self.patches and not self.size:
             raise DataError("--patches needs to know how large they are: give --size too")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutOptions(ReadOptions):
+    """How to read a source that a model is evaluated on."""
+
+    split: str | None = None
+    """Which part: test where there are parts, unless told; a packed file has its own."""

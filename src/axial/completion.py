@@ -1,0 +1,141 @@
+"""Completing what is partly known: what to keep, when that is exact, and a particle filter.
+
+b examples, *axes the data axes, c channels, k candidates of each example.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float64, Int, Shaped
+from torch import Tensor
+
+from axial.causal import given as always_given
+from axial.causal import order
+from axial.config import ModelConfig, as_integer
+from axial.errors import ConfigError
+from axial.likelihood import planes_at_once
+from axial.model import AxialTransformer, evaluating
+from axial.noise import gumbel
+from axial.sample import draw
+
+
+def kept_part(
+    config: ModelConfig, *, keep: int | None, keep_channels: int | None
+) -> Bool[Tensor, "*axes c"]:
+    """Leading rows, or frames of a video, leading channels, and what the model itself is given."""
+    mask = always_given(config)
+    frames = stacked_frames(config)
+    if keep is not None:
+        length = config.axes[0] if frames is None else frames
+        keep = as_integer("keep", keep, at_least=0, below=length + 1)
+        if frames is None:
+            mask[:keep] = True
+        else:
+            mask[..., : 3 * keep] = True
+    if keep_channels is not None:
+        most = config.channels + 1
+        mask[..., : as_integer("keep_channels", keep_channels, at_least=0, below=most)] = True
+    if not mask.any():
+        raise ConfigError("nothing is kept: say how much by --keep or --keep-channels")
+    if mask.all():
+        raise ConfigError("everything is kept: leave something to draw")
+    return mask
+
+
+def stacked_frames(config: ModelConfig) -> int | None:
+    """Frames of a video that lies in the channels, the paper's way; None where none does."""
+    return config.channels // 3 if config.channels > 3 and config.channels % 3 == 0 else None
+
+
+def is_exact(config: ModelConfig, mask: Bool[Tensor, "*axes c"]) -> bool:
+    """Whether the kept part is a prefix of the order of prediction, the given part aside."""
+    free = ~always_given(config).flatten()[order(config)]
+    kept = mask.flatten()[order(config)][free].long()
+    return bool((kept.cumprod(0) == kept).all())
+
+
+def complete(
+    model: AxialTransformer,
+    given: Shaped[Tensor, "b *axes c"],
+    *,
+    candidates: int = 1,
+    seed: int = 0,
+    temperature: float = 1.0,
+    label: Shaped[Tensor, " b"] | None = None,
+    first: int = 0,
+    **how: Any,
+) -> Int[Tensor, "b *axes c"]:
+    """Draw what is -1 in each of `given`, from the conditional where `draw` alone would not.
+
+    Each example is carried through the channels in `candidates` versions: the missing part of a
+    channel is drawn in each, which is then weighted by the probability it gives the kept part of
+    the next channel, and resampled; at the end one is returned. That is the exact conditional as
+    candidates grow. What is kept of a channel must be a prefix of it. `how` goes to `draw`.
+    """
+    config, count = model.config, len(given)
+    candidates = as_integer("candidates", candidates, at_least=1)
+    mask = given[0].cpu() >= 0
+    settings: dict[str, Any] = {"seed": seed, "temperature": temperature, **how}
+    if candidates == 1 or is_exact(config, mask):
+        return draw(model, count, given=given, label=label, first=first, **settings)
+    _check(config, given.cpu(), temperature)
+    device = next(model.parameters()).device
+    x = given.long().to(device).repeat_interleave(candidates, 0)
+    label = None if label is None else label.to(device).repeat_interleave(candidates, 0)
+    versions = first * candidates + torch.arange(len(x), device=device)
+    for channel in range(config.channels):
+        kept = mask[..., channel] & ~always_given(config)[..., channel]
+        if channel and kept.any():
+            weights = _log_probability(model, x, label, channel, kept, temperature)
+            x = x[_resampled(weights.view(count, -1), seed, versions, x[0].numel() + channel)]
+        if (x[..., channel] < 0).any():
+            later = x.clone()
+            later[..., channel + 1 :].clamp_(min=0)
+            part: dict[str, Any] = {"given": later, "label": label, "first": first * candidates}
+            x[..., channel] = draw(model, len(x), **part, **settings)[..., channel]
+    return x[::candidates]
+
+
+def _resampled(
+    weights: Float64[Tensor, "b k"], seed: int, versions: Int[Tensor, " bk"], element: int
+) -> Int[Tensor, " bk"]:
+    """Which version each version goes on from, drawn by the weights of those of its example."""
+    count, candidates = weights.shape
+    noise = gumbel(seed, versions, torch.tensor([element], device=versions.device), candidates)
+    chosen = (weights.unsqueeze(1) + noise.view(count, candidates, candidates)).argmax(-1)
+    start = candidates * torch.arange(count, device=weights.device)
+    return (chosen + start.unsqueeze(1)).flatten()
+
+
+def _check(config: ModelConfig, given: Tensor, temperature: float) -> None:
+    if not temperature > 0:
+        raise ConfigError("temperature is 0: candidates are weighed by a positive temperature only")
+    known = given >= 0
+    planes = known[0].movedim(-1, 0).flatten(1).long()
+    same = (known == known[0]).all()
+    if config.channel_mode == "columns" or not same or (planes.cumprod(1) != planes).any():
+        raise ConfigError(
+            "candidates need the same leading part of each channel kept in every example, and "
+            "channels that are predicted one after another"
+        )
+
+
+def _log_probability(
+    model: AxialTransformer,
+    x: Tensor,
+    label: Tensor | None,
+    channel: int,
+    kept: Tensor,
+    temperature: float,
+) -> Tensor:
+    """That of the kept part of a channel, given the channels before it."""
+    found = []
+    for rows in torch.split(torch.arange(len(x), device=x.device), planes_at_once(model.config)):
+        part, number = x[rows], torch.full((len(rows),), channel, device=x.device)
+        with evaluating(model):
+            told = None if label is None else label[rows]
+            logits = model.channel_logits(part.clamp(min=0), number, told)
+        scores = (logits.double() / temperature).log_softmax(-1)
+        chosen = scores.gather(-1, part[..., channel].clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        found.append(chosen[:, kept.to(x.device)].sum(-1))
+    return torch.cat(found)

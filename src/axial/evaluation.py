@@ -1,0 +1,371 @@
+"""A model on a data set: every element of every example, nothing dropped, in bits.
+
+The figures of an example depend on neither its place in a batch nor the number of ranks: all
+batches have one shape, the last being filled up. What is reported are sums over examples in
+the order of the file.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from axial.batches import Batch, EvaluationBatches, Indices
+from axial.checkpoint import fingerprint
+from axial.config import ModelConfig, Precision
+from axial.data import Description, Packed
+from axial.errors import DataError
+from axial.fitting import as_modelled
+from axial.likelihood import element_bits, planes_at_once
+from axial.model import AxialTransformer
+from axial.ranks import Ranks
+
+_SAVE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """What a model makes of a data set."""
+
+    data: Description
+    """What was scored: data set, version, split, hash."""
+    index: Indices
+    """Which of its examples."""
+    bits: NDArray[np.float64]
+    """Bits of each of these."""
+    elements: int
+    """Elements of one example that carry bits: all but the given ones."""
+    per_channel: tuple[float | None, ...]
+    """Bits/dim of each channel; None for a given one."""
+    per_row: tuple[float | None, ...]
+    """Bits/dim of each step of axis 0; None for a given one."""
+    kind: str
+    """What an example is called."""
+    labels: bool
+    """Whether the model was told the labels."""
+    given: str | None
+    """What the model was given of each example, in words."""
+    precision: str
+    """In what the model computed; sums are in float64 always."""
+    batch: int
+    """Examples scored together, on all ranks."""
+    fingerprint: str | None
+    """That of the model, where it was asked for."""
+
+    @property
+    def bits_per_dim(self) -> float:
+        """Mean over examples of the bits of an element that is not given."""
+        return float(self.bits.mean()) / self.elements
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of `bits_per_dim`, over examples; None for a single one."""
+        count = len(self.bits)
+        if count < 2:
+            return None
+        return float(self.bits.std(ddof=1)) / math.sqrt(count) / self.elements
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure at full precision, but for those of single examples."""
+        return {
+            "bits_per_dim": self.bits_per_dim,
+            "standard_error": self.standard_error,
+            "bits": float(self.bits.sum()),
+            "examples": len(self.bits),
+            "elements": len(self.bits) * self.elements,
+            "per_channel": self.per_channel,
+            "per_row": self.per_row,
+            "data": {
+                "title": self.data.title,
+                "split": self.data.split,
+                "sha256": self.data.sha256,
+                "examples": self.data.count,
+            },
+            "given_labels": self.labels,
+            "given": self.given,
+            "precision": self.precision,
+            "batch": self.batch,
+            "fingerprint": self.fingerprint,
+        }
+
+    def __str__(self) -> str:
+        error = self.standard_error
+        given = f", {self.given}{',' * (error is not None)}" if self.given else ""
+        spread = "" if error is None else f" +- {error:.4f}"
+        about = [f"{self._examples()}, {self.data.title}"]
+        about += ["given labels"] if self.labels else []
+        about += [] if self.precision == "float32" else [self.precision]
+        return f"{self.bits_per_dim:.4f} bits/dim{given}{spread} ({', '.join(about)})"
+
+    def _examples(self) -> str:
+        count, available = len(self.bits), self.data.count
+        if count == available:
+            return f"{count:,} {self.kind}{'s' * (count > 1)}"
+        first = "first " if np.array_equal(self.index, np.arange(count)) else ""
+        return f"{first}{count:,} of {available:,} {self.kind}{'s' * (available > 1)}"
+
+
+def evaluate(
+    model: AxialTransformer,
+    packed: Packed,
+    *,
+    ranks: Ranks | None = None,
+    batch: int | None = None,
+    subset: Indices | None = None,
+    precision: Precision = "float32",
+    resume: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+    identify: bool = True,
+) -> Evaluation:
+    """Score a data set, or a subset of it, with a model that is on the device of `ranks`.
+
+    Every rank calls this and gets the same result. `batch` counts examples on all ranks; as
+    many as memory allows unless told. `resume` names a file that keeps what is done, and from
+    which an interrupted call goes on; at the end it is removed. `progress` is told how many
+    examples are done. `identify` hashes the weights, which costs a second per gigabyte.
+    Kept in memory are 8 bytes for each example, times its channels and steps of axis 0.
+    """
+    packed = as_modelled(packed, model.config)
+    ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
+    index = np.arange(len(packed)) if subset is None else np.asarray(subset, np.int64)
+    mark = fingerprint(model) if identify or resume else None
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    computed = dtype if precision == "float32" else precision
+    work = _Work(packed, index, model.config, ranks, batch)
+    if resume:
+        work.partial = _Partial(resume, _key(str(mark), packed, index, computed))
+    with _exactly(ranks.device, precision):
+        table = work.score(model, progress or (lambda done: None))
+    return Evaluation(
+        data=packed.description,
+        index=index,
+        elements=model.config.elements,
+        kind=_kind(packed),
+        labels=model.config.classes > 0,
+        given=_given(model.config, packed),
+        precision=computed,
+        batch=work.batch,
+        fingerprint=mark,
+        **_figures(table, model.config),
+    )
+
+
+class _Work:
+    """The examples to score and what is done of them: a table with a line for each.
+
+    A line holds the example's bits by channel, then by step of axis 0. Each rank fills its
+    own lines and leaves the others zero, so that their sum over ranks is exact.
+    """
+
+    def __init__(
+        self, packed: Packed, index: Indices, config: ModelConfig, ranks: Ranks, batch: int | None
+    ) -> None:
+        self.packed = packed
+        self.index = index
+        self.config = config
+        self.ranks = ranks
+        self.partial: _Partial | None = None
+        # The main rank decides, so that all pass through the model equally often.
+        planes = torch.tensor(planes_at_once(config, ranks.device), device=ranks.device)
+        self.planes = int(ranks.broadcast(planes))
+        most = -(-len(index) // ranks.count) * ranks.count
+        fits = max(1, self.planes // config.planes) * ranks.count
+        self.batch = min(fits if batch is None else batch, most)
+
+    def score(self, model: AxialTransformer, progress: Callable[[int], None]) -> NDArray[Any]:
+        """Fill the table; every rank gets the whole of it."""
+        table, done = self._begin()
+        batches = self._batches(done) if done < len(self.index) else ()
+        saved = time.monotonic()
+        for batch in batches:
+            self._score_batch(model, batch, table, done)
+            done = min(done + self.batch, len(self.index))
+            if self.partial and self.ranks.any(time.monotonic() - saved >= _SAVE_SECONDS):
+                self._save(table, done)
+                saved = time.monotonic()
+            progress(done)
+        found = self.ranks.sum(table).cpu().numpy()
+        if self.partial and self.ranks.main:
+            self.partial.remove()
+        return found
+
+    def _begin(self) -> tuple[Tensor, int]:
+        """The table with what was done before, which only the main rank knows."""
+        shape = (len(self.index), self.config.channels + self.config.axes[0])
+        table = torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
+        done = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
+        if self.partial and self.ranks.main:
+            before = self.partial.read(shape)
+            table[: len(before)] = torch.from_numpy(before)
+            done += len(before)
+        return table, int(self.ranks.broadcast(done))
+
+    def _batches(self, done: int) -> EvaluationBatches:
+        return EvaluationBatches(
+            self.packed,
+            self.batch,
+            rank=self.ranks.rank,
+            ranks=self.ranks.count,
+            subset=self.index[done:],
+        )
+
+    def _score_batch(self, model: AxialTransformer, batch: Batch, table: Tensor, done: int) -> None:
+        """Score this rank's share of a global batch that begins at example `done`."""
+        share = self.batch // self.ranks.count
+        own = slice(done + self.ranks.rank * share, done + self.ranks.rank * share + len(batch.x))
+        x = _filled(batch.x, share, self.ranks.device)
+        label = None
+        if self.config.classes and batch.label is not None:
+            label = _filled(batch.label, share, self.ranks.device)
+        found = element_bits(model, x, label, planes=self.planes)[: len(batch.x)]
+        table[own, : self.config.channels] = found.flatten(1, -2).sum(1)
+        table[own, self.config.channels :] = found.flatten(2).sum(2)
+
+    def _save(self, table: Tensor, done: int) -> None:
+        whole = self.ranks.sum(table.clone())
+        if self.partial and self.ranks.main:
+            self.partial.write(whole[:done].cpu().numpy())
+
+
+class _Partial:
+    """The lines done so far in one file, and whose they are."""
+
+    def __init__(self, path: Path, key: dict[str, str]) -> None:
+        self.path = path
+        self.key = key
+
+    def read(self, shape: tuple[int, int]) -> NDArray[np.float64]:
+        """What was done before of a table; nothing without a file, refused if another's."""
+        if not self.path.exists():
+            return np.zeros((0, shape[1]))
+        try:
+            with safe_open(self.path, "numpy") as file:
+                key, table = file.metadata() or {}, file.get_tensor("table")
+            if table.dtype != np.float64 or table.shape != (min(len(table), shape[0]), shape[1]):
+                raise ValueError(f"{table.dtype} {table.shape}")
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{self.path}: is no part of an evaluation ({error}); remove it or use another file"
+            ) from error
+        for name, wanted in self.key.items():
+            if key.get(name) != wanted:
+                raise DataError(
+                    f"{self.path}: is part of an evaluation with {name} {key.get(name, '')[:8]}, "
+                    f"not {wanted[:8]}; remove it or use another file"
+                )
+        return table
+
+    def write(self, table: NDArray[np.float64]) -> None:
+        """Put a new file in the place of the old one, whole."""
+        with _replacing(self.path) as scratch:
+            save_file({"table": table}, scratch, metadata=self.key)
+
+    def remove(self) -> None:
+        """Once all is done, there is nothing to go on from."""
+        self.path.unlink(missing_ok=True)
+
+
+def _key(mark: str, packed: Packed, index: Indices, precision: str) -> dict[str, str]:
+    labels = packed.description.labels
+    return {
+        "model": mark,
+        "data": packed.description.sha256,
+        "labels": labels.sha256 if labels else "none",
+        "subset": hashlib.sha256(index.astype("<i8").tobytes()).hexdigest(),
+        "precision": precision,
+    }
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write to, moved there once all is written."""
+    scratch = path.with_name(f".{path.name}-unfinished")
+    try:
+        yield scratch
+        scratch.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path}: cannot be written ({error})") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_json(path: Path, found: dict[str, Any]) -> None:
+    """Write a result in one step."""
+    with _replacing(path) as scratch:
+        scratch.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def write_array(path: Path, found: NDArray[Any]) -> None:
+    """Write one figure for each example as a .npy file, in one step."""
+    with _replacing(path) as scratch, scratch.open("wb") as file:
+        np.save(file, found, allow_pickle=False)
+
+
+@contextmanager
+def _exactly(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Compute in the precision asked for and not, as convolutions would, in TF32."""
+    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    low = torch.autocast(device.type, torch.bfloat16)
+    try:
+        with low if precision == "bfloat16" else nullcontext():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolution
+
+
+def _filled(x: Tensor, count: int, device: torch.device) -> Tensor:
+    """The examples on the device, zeros behind them up to `count`."""
+    out = torch.zeros((count, *x.shape[1:]), dtype=torch.int64, device=device)
+    out[: len(x)] = x.to(device, non_blocking=True)
+    return out
+
+
+def _figures(table: NDArray[np.float64], config: ModelConfig) -> dict[str, Any]:
+    """The bits of each example, and bits/dim by channel and by step of axis 0."""
+    by_channel, by_row = table[:, : config.channels], table[:, config.channels :]
+    scored = (config.channels - config.given_channels, config.axes[0] - config.given_steps)
+    each = [len(table) * config.elements / count for count in scored]
+    channel, row = (
+        tuple(map(float, part.sum(0) / size))
+        for part, size in zip((by_channel, by_row), each, strict=True)
+    )
+    return {
+        "bits": by_channel.sum(1),
+        "per_channel": (None,) * config.given_channels + channel[config.given_channels :],
+        "per_row": (None,) * config.given_steps + row[config.given_steps :],
+    }
+
+
+def _kind(packed: Packed) -> str:
+    if packed.stack_frames:
+        return "clip"
+    return "image" if len(packed.shape.axes) == 2 else "example"
+
+
+def _given(config: ModelConfig, packed: Packed) -> str | None:
+    """What is scored given what, as in: 15 frames given 1."""
+    parts = []
+    if known := config.given_channels:
+        unit, size = ("frame", packed.description.channels) if packed.stack_frames else ("", 1)
+        if not unit or known % size:
+            unit, size = "channel", 1
+        parts.append((config.channels // size - known // size, unit, known // size))
+    if known := config.given_steps:
+        parts.append((config.axes[0] - known, "step", known))
+    said = [f"{rest} {unit}{'s' * (rest > 1)} given {known}" for rest, unit, known in parts]
+    return ", ".join(said) or None

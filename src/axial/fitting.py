@@ -1,0 +1,92 @@
+"""Which data a model is scored on: that it fits the model, and is no part it was trained on."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from axial.config import DataShape, ModelConfig
+from axial.data import Packed, is_packed, open_packed
+from axial.errors import AxialError, ConfigError, DataError, InputError
+from axial.packing import open_data
+from axial.sources.options import ReadOptions
+from axial.sources.recognise import open_source
+
+
+def as_modelled(packed: Packed, config: ModelConfig) -> Packed:
+    """The data as the model takes it, frames stacked if need be; refused if it does not fit."""
+    shape, about = packed.shape, packed.description
+    frames, *axes = shape.axes
+    stacked = (tuple(axes), frames * shape.channels) == (config.axes, config.channels)
+    if stacked and len(axes) > 1:
+        packed = open_packed(packed.path, stack_frames=True)
+        shape = packed.shape
+    same = shape.axes == config.axes and shape.channels == config.channels
+    if not same or shape.values > config.values:
+        raise InputError(
+            f"{about.title}: has examples of {_words(about.shape)}, but the model takes "
+            f"{_words(config)}; give other --data"
+        )
+    if config.classes and shape.classes != config.classes:
+        found = f"{shape.classes} classes" if shape.classes else "no labels"
+        raise InputError(
+            f"{about.title}: has {found}, but the model is conditioned on {config.classes} "
+            f"classes; give other --data"
+        )
+    return packed
+
+
+def open_test(
+    what: str | Path, scratch: Path, options: ReadOptions, *, trained: bool = False, **how: Any
+) -> Packed:
+    """A packed array as it is; of any other source its test part, unless told another.
+
+    With `trained` it is what the model was trained on, which must have such a part.
+    """
+    options = _choose_split(what, options, trained=trained)
+    if not is_packed(what):
+        return open_data(what, scratch, options, **how)
+    if extra := [name for name in options.given if name != "split"]:
+        raise DataError(f"{what}: --{extra[0].replace('_', '-')} means nothing to a packed array")
+    packed = open_packed(what)
+    if options.split not in (None, packed.description.split):
+        raise DataError(
+            f"{what}: holds the split {packed.description.split!r}, not {options.split!r}; "
+            f"give other --data"
+        )
+    return packed
+
+
+def trained_on(checkpoint: Path) -> tuple[str, ReadOptions]:
+    """What a run was trained on: the source, and the options it was read with."""
+    try:
+        data = json.loads((checkpoint / "run.json").read_text())["data"]
+        return str(data["source"]), ReadOptions(**data.get("reading", {}))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{checkpoint}: does not say what it was trained on; give --data"
+        ) from error
+
+
+def _words(shape: DataShape | ModelConfig) -> str:
+    axes = " x ".join(map(str, shape.axes))
+    return f"{axes}, {shape.channels} channel{'s' * (shape.channels > 1)}, {shape.values} values"
+
+
+def _choose_split(what: str | Path, options: ReadOptions, *, trained: bool) -> ReadOptions:
+    """Test, if there are parts and none was named."""
+    if options.split is not None or (is_packed(what) and not trained):
+        return options
+    if is_packed(what) or _has_parts(what, options):
+        return replace(options, split="test")
+    if trained:
+        raise DataError(f"{what}: was trained on and has no test part; give --data")
+    return options
+
+
+def _has_parts(what: str | Path, options: ReadOptions) -> bool:
+    """Whether a source is divided: one that is not has no split unless one is named."""
+    try:
+        return open_source(what, options).split is not None
+    except AxialError:  # an .npz may need to be told; what is wrong comes out on opening it
+        return True

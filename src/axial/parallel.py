@@ -1,0 +1,75 @@
+"""A module over several ranks: whole on each (DDP) or in shards (FSDP2), and shards made whole.
+
+Everything after the backward pass works on what lies on this rank: a parameter itself, or its
+shard. A whole tensor is what a checkpoint holds, so that any number of ranks can go on from it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from axial.layers import Block
+from axial.ranks import Ranks
+
+Parallel = Literal["ddp", "fsdp"]
+
+
+def shard_module(module: nn.Module, ranks: Ranks, *, dtype: torch.dtype) -> None:
+    """Cut every block's parameters into one shard for each rank; `dtype` is what is computed in."""
+    mesh = init_device_mesh(ranks.device.type, (ranks.count,))
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for part in module.modules():
+        if isinstance(part, Block):
+            fully_shard(part, mesh=mesh, mp_policy=precision)
+    fully_shard(module, mesh=mesh, mp_policy=precision)
+
+
+def replicate_module(module: nn.Module, ranks: Ranks) -> nn.Module:
+    """The module with its gradients averaged over all ranks."""
+    place = [ranks.device] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(module, device_ids=place, gradient_as_bucket_view=True)
+
+
+@contextmanager
+def exchanging(module: nn.Module, *, gradients: bool) -> Iterator[None]:
+    """Whether the backward pass inside averages gradients, or only adds to this rank's own."""
+    if isinstance(module, DistributedDataParallel) and not gradients:
+        with module.no_sync():
+            yield
+        return
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(gradients)
+    yield
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What lies on this rank; shares memory with the tensor."""
+    if isinstance(tensor, DTensor):
+        with torch.no_grad():
+            return tensor.to_local()
+    return tensor
+
+
+def local_part(whole: Tensor, like: Tensor) -> Tensor:
+    """What of a whole tensor this rank keeps, if it is placed as `like` is."""
+    if isinstance(like, DTensor):
+        placed = distribute_tensor(whole.to(like.device), like.device_mesh, like.placements)
+        return placed.to_local()
+    return whole
+
+
+def whole(part: Tensor, like: Tensor) -> Tensor:
+    """The tensor that all ranks' parts make up, placed as `like` is; every rank must ask."""
+    if isinstance(like, DTensor):
+        placed = DTensor.from_local(
+            part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
+        )
+        return placed.full_tensor()
+    return part.detach()

@@ -1,0 +1,104 @@
+"""What the steps of a run give: losses left on the device until asked for, and their pace."""
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from axial.config import ModelConfig, TrainConfig
+from axial.cost import training_flops
+from axial.errors import TrainingError
+from axial.ranks import Ranks
+
+_MATRIX, _REPEATS = 8192, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """Over the steps since the last reading; those that were not finite are left out."""
+
+    loss: float
+    """Bits/dim."""
+    norm: float
+    """Length of the gradient before it is clipped."""
+    skipped: tuple[int, ...]
+    """Steps that were not finite."""
+
+
+class Readings:
+    """Losses and gradient lengths of the last steps, read all at once: waiting costs time."""
+
+    def __init__(self, first: int, config: TrainConfig, ranks: Ranks) -> None:
+        self._done = first
+        self._allowed = config.bad_steps
+        self._ranks = ranks
+        self._waiting: list[Tensor] = []
+        self._bad_in_a_row = 0
+
+    def add(self, reading: Tensor) -> None:
+        """Keep the loss and the gradient's length of one more step."""
+        self._waiting.append(reading)
+
+    def read(self) -> Means:
+        """Averages over steps and ranks; too many bad steps in a row end the run."""
+        found = self._ranks.sum(torch.stack(self._waiting)) / self._ranks.count
+        first, self._done = self._done, self._done + len(self._waiting)
+        self._waiting = []
+        good, skipped = [], []
+        for step, (loss, norm) in enumerate(found.tolist(), first + 1):
+            if math.isfinite(loss) and math.isfinite(norm):
+                good.append((loss, norm))
+                self._bad_in_a_row = 0
+                continue
+            skipped.append(step)
+            self._bad_in_a_row += 1
+            if self._bad_in_a_row > self._allowed:
+                raise TrainingError(
+                    f"the loss or its gradient is not finite at step {step:,}, "
+                    f"{self._bad_in_a_row} in a row; the last checkpoint is good: start anew with "
+                    f"a lower --learning-rate, or look at the data"
+                )
+        loss, norm = map(statistics.fmean, zip(*(good or [(math.nan, math.nan)]), strict=True))
+        return Means(loss=loss, norm=norm, skipped=tuple(skipped))
+
+
+class Pace:
+    """Examples and operations a second, of the steps alone."""
+
+    def __init__(self, model: ModelConfig, config: TrainConfig, ranks: Ranks, step: int) -> None:
+        self._batch = config.batch
+        self._flops = training_flops(model) * config.batch / ranks.count
+        self._peak = matrix_peak(ranks.device)
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Begin to count, at this step and from now on."""
+        self._step, self._time = step, time.monotonic()
+
+    def measure(self, step: int) -> dict[str, float]:
+        """Since the last start: for the log, where a GPU does the work with its share of peak."""
+        each = (time.monotonic() - self._time) / max(1, step - self._step)
+        found = {"examples_per_second": self._batch / each}
+        if self._peak:
+            found["teraflops"] = self._flops / each / 1e12
+            found["peak_share"] = self._flops / each / self._peak
+        return found
+
+
+def matrix_peak(device: torch.device) -> float | None:
+    """Operations a second of a large bfloat16 product, the most that training could use."""
+    if device.type != "cuda":
+        return None
+    a, b = torch.randn(2, _MATRIX, _MATRIX, device=device, dtype=torch.bfloat16)
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize(device)
+        begin = time.monotonic()
+        for _ in range(_REPEATS):
+            a @ b
+        torch.cuda.synchronize(device)
+        times.append((time.monotonic() - begin) / _REPEATS)
+    return 2 * _MATRIX**3 / sorted(times)[len(times) // 2]

@@ -1,0 +1,160 @@
+"""What `axial evaluate` does: opens model and data, scores, and writes what was found."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+import axial
+from axial.checkpoint import Weights, load
+from axial.config import Precision
+from axial.data import Packed
+from axial.errors import ConfigError, DataError
+from axial.evaluation import Evaluation, evaluate, write_array, write_json
+from axial.fitting import as_modelled, open_test, trained_on
+from axial.likelihood import element_bits
+from axial.model import AxialTransformer
+from axial.pictures import check_preview, write_map
+from axial.progress import counting
+from axial.ranks import Ranks, ranks
+from axial.sources.options import ReadOptions
+
+_DRAWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Which model to score on which data, and how."""
+
+    checkpoint: Path
+    data: str | None
+    weights: Weights
+    precision: Precision
+    batch: int | None
+    limit: int | None
+    reading: ReadOptions
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "limit"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"--{name} is {value}: use at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Where to write what."""
+
+    json: Path | None
+    map: Path | None
+    per_example: Path | None
+    resume: Path | None
+
+    @property
+    def partial(self) -> Path | None:
+        """Where progress is kept, if anywhere."""
+        if self.resume is None and self.json is not None:
+            return self.json.with_name(f"{self.json.name}.partial")
+        return self.resume
+
+    def __post_init__(self) -> None:
+        """Refuse, before any work is done, places where nothing can or should go."""
+        if self.map is not None:
+            check_preview(self.map)
+        for field in fields(self):
+            path = getattr(self, field.name)
+            if path is not None and (path.is_dir() or not path.parent.is_dir()):
+                raise DataError(f"{path}: no place for a file; name one in a folder that is there")
+        if self.per_example is not None and self.per_example.exists():
+            raise DataError(f"{self.per_example}: is there already; use another --per-example")
+        if self.json is not None and self.json.exists() and not _is_result(self.json):
+            raise DataError(f"{self.json}: is there and no evaluation's; use another --json")
+
+
+def report(request: Request, outputs: Outputs, device: str | None) -> None:
+    """Score, print the result in one line, then write what was asked for."""
+    with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
+        model = load(request.checkpoint, device=team.device, weights=request.weights)
+        packed = as_modelled(_open(request, Path(scratch), team), model.config)
+        count = min(len(packed), request.limit or len(packed))
+        start = time.monotonic()
+        with counting("scored", count, shown=team.main) as progress:
+            found = evaluate(
+                model,
+                packed,
+                ranks=team,
+                batch=request.batch,
+                subset=np.arange(count),
+                precision=request.precision,
+                resume=outputs.partial,
+                progress=progress,
+            )
+        if team.main:
+            print(found, flush=True)
+            facts = _facts(request, team.device, time.monotonic() - start)
+            _write(outputs, found, facts, model, packed)
+
+
+def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
+    """The data asked for, or that of the run."""
+    what, options = request.data, request.reading
+    if what is None:
+        what, own = trained_on(request.checkpoint)
+        told = {name: getattr(options, name) for name in options.given}
+        options = replace(own, **({"split": None} | told))
+    workers = None if team.count == 1 else 1
+    return open_test(
+        what,
+        scratch,
+        options,
+        trained=request.data is None,
+        workers=workers,
+        progress=team.main,
+    )
+
+
+def _facts(request: Request, device: torch.device, seconds: float) -> dict[str, Any]:
+    """What a reader of the figures may want to know of how they came about."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return {
+        "checkpoint": str(request.checkpoint),
+        "weights": request.weights,
+        "device": name,
+        "seconds": seconds,
+        "versions": {"axial": axial.__version__, "torch": torch.__version__},
+    }
+
+
+def _write(
+    outputs: Outputs,
+    found: Evaluation,
+    facts: dict[str, Any],
+    model: AxialTransformer,
+    packed: Packed,
+) -> None:
+    if outputs.json is not None:
+        write_json(outputs.json, found.to_json() | facts)
+    if outputs.per_example is not None:
+        write_array(outputs.per_example, found.bits)
+    if outputs.map is not None:
+        index = found.index[:_DRAWN]
+        x = torch.from_numpy(packed.rows(index).astype(np.int64))
+        label = None
+        if found.labels and packed.labels is not None:
+            label = torch.from_numpy(packed.labels[index])
+        where = element_bits(model, x, label).numpy()
+        write_map(outputs.map, x.numpy(), where, values=packed.shape.values)
+    for path in filter(None, (outputs.json, outputs.per_example, outputs.map)):
+        print(f"{path}: written", file=sys.stderr)
+
+
+def _is_result(path: Path) -> bool:
+    try:
+        return "bits_per_dim" in json.loads(path.read_text())
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False

@@ -1,0 +1,203 @@
+"""The folder of a training run: what it is, its checkpoints, its log; nothing in it is pickled.
+
+    run.json                    what is trained, on what, how: written once, before the first step
+    log.jsonl                   one JSON object a line
+    checkpoints/step-00000500/  everything needed to go on: training.safetensors, state.json
+    model.safetensors, config.json   the best averaged weights so far, as `axial.save` writes them
+
+A checkpoint appears in one step, complete and on the disk, or not at all.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from axial.disk import flush, write_text
+from axial.errors import CheckpointError, ConfigError
+from axial.tensors import check_format, hash_tensors, is_file, read_json, read_tensors
+
+FORMAT = 1
+"""The newest layout of the folder this version reads, and the one it writes."""
+_RUN, _LOG, _LOCK = "run.json", "log.jsonl", ".lock"
+_TENSORS, _STATE = "training.safetensors", "state.json"
+
+
+class Run:
+    """An opened run folder."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not self.exists(folder):
+            raise CheckpointError(
+                f"{folder}: holds no training run; `axial train PRESET --out {folder}` starts one"
+            )
+        self.about = read_json(self.folder / _RUN)
+        check_format(self.folder / _RUN, self.about.get("format"), FORMAT)
+
+    def __str__(self) -> str:
+        """What it is, for a person: the data, the model, the training."""
+        data, model, training = (self.about[name] for name in ("data", "model", "training"))
+        lines = {
+            "run": f"{self.folder}, preset {self.about['preset']}",
+            "data": f"{data['title']}, {data['examples']:,} examples",
+            "model": ", ".join(f"{name} {value}" for name, value in model.items()),
+            "training": ", ".join(f"{name} {value}" for name, value in training.items()),
+        }
+        return "\n".join(f"{name:<10}{text}" for name, text in lines.items())
+
+    @staticmethod
+    def exists(folder: Path | str) -> bool:
+        """Whether there is a run in the folder."""
+        return is_file(Path(folder) / _RUN)
+
+    @classmethod
+    def create(cls, folder: Path, about: Mapping[str, Any]) -> "Run":
+        """Put a new run into a folder that `reserve` made."""
+        write_text(folder / _RUN, json.dumps({"format": FORMAT, **about}, indent=2) + "\n")
+        return cls(folder)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from training in this folder; the lock dies with its process."""
+        with (self.folder / _LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(
+                    f"{self.folder}: another process is training here; wait for it, or stop it"
+                ) from error
+            yield
+
+    def checkpoints(self) -> list[Path]:
+        """All checkpoints, the oldest first."""
+        return sorted((self.folder / "checkpoints").glob("step-*"))
+
+    def save(
+        self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: int
+    ) -> None:
+        """Write a checkpoint whole or not at all, then drop all but the last `keep`."""
+        place = self.folder / "checkpoints"
+        scratch = place / f".saving-{step:08d}"
+        final = place / f"step-{step:08d}"
+        try:
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            save_file(dict(tensors), scratch / _TENSORS)
+            about = {"format": FORMAT, "step": step, "tensors": hash_tensors(tensors), **state}
+            write_text(scratch / _STATE, json.dumps(about, indent=2) + "\n")
+            flush(scratch / _TENSORS)
+            flush(scratch)
+            if final.exists():
+                _remove(final)
+            scratch.rename(final)
+            flush(place)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            kept = self.checkpoints()
+            left = f"{kept[-1].name} is whole" if kept else "there is none before it"
+            reason = getattr(error, "strerror", None) or error
+            raise CheckpointError(
+                f"{final}: cannot be written ({reason}); {left}, `axial train --resume "
+                f"{self.folder}` goes on from it"
+            ) from error
+        for old in self.checkpoints()[:-keep]:
+            _remove(old)
+
+    def newest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """State and tensors of the last checkpoint, checked; None if there is none yet."""
+        folders = self.checkpoints()
+        return self.read(folders[-1]) if folders else None
+
+    @staticmethod
+    def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """State and tensors of one checkpoint; refused unless they are as they were written."""
+        undo = f"remove {folder} to go on from the checkpoint before it"
+        state = read_json(folder / _STATE, undo=undo)
+        tensors, _ = read_tensors(folder / _TENSORS, undo=undo)
+        if state.get("tensors") != hash_tensors(tensors):
+            raise CheckpointError(f"{folder / _TENSORS}: was changed since it was written; {undo}")
+        return state, tensors
+
+    def clean(self) -> None:
+        """Remove what a process that died has left half done."""
+        for pattern in (".saving-*", "checkpoints/.saving-*", "checkpoints/.removing-*"):
+            for left in self.folder.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
+
+    @property
+    def log_path(self) -> Path:
+        """Where the log lies."""
+        return self.folder / _LOG
+
+    def log(self) -> list[dict[str, Any]]:
+        """All complete lines of the log."""
+        if not self.log_path.is_file():
+            return []
+        lines = self.log_path.read_text().split("\n")[:-1]  # a crash may cut the last one
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def rewind_log(self, step: int) -> None:
+        """Forget the lines of steps that will be done again."""
+        kept = [json.dumps(record) + "\n" for record in self.log() if record["step"] <= step]
+        write_text(self.log_path, "".join(kept))
+
+
+class Writer:
+    """Writes files in a thread of its own, one after another, while training goes on."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "axial-writer")
+        self._last: Future[None] | None = None
+
+    def do(self, write: Callable[..., None], *args: Any, **how: Any) -> None:
+        """Write as soon as what came before is written; its error, if any, is raised here."""
+        self.wait()
+        self._last = self._pool.submit(write, *args, **how)
+
+    def check(self) -> None:
+        """Raise the error of what is written, if it has failed already."""
+        if self._last and self._last.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Come back when all is on the disk."""
+        last, self._last = self._last, None
+        if last:
+            last.result()
+
+
+def reserve(folder: Path) -> None:
+    """Make the folder of a new run; one that holds anything is refused."""
+    if Run.exists(folder):
+        raise ConfigError(
+            f"{folder}: holds a run already; `axial train --resume {folder}` goes on with it, "
+            f"or choose another --out"
+        )
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder}: is there already and not empty; choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "no permission to write there")
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be made ({error.strerror}); choose another --out"
+        ) from error
+
+
+def _remove(folder: Path) -> None:
+    """Take a checkpoint away; should the process die half way, none is left cut short."""
+    hidden = folder.with_name(f".removing-{folder.name}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)

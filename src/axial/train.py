@@ -1,0 +1,286 @@
+"""The training loop: when to step, look, draw and save; how to begin, go on and stop."""
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from axial.batches import Indices, TrainingBatches
+from axial.causal import given as always_given
+from axial.checkpoint import fingerprint, load, save
+from axial.config import ModelConfig, TrainConfig
+from axial.data import Packed
+from axial.errors import CheckpointError
+from axial.evaluation import evaluate
+from axial.events import EventFile
+from axial.model import AxialTransformer
+from axial.parallel import Parallel
+from axial.pictures import write_curve, write_sheet
+from axial.ranks import Ranks, stopping
+from axial.readings import Pace, Readings
+from axial.runs import Run, Writer
+from axial.sample import draw
+from axial.trainer import Trainer
+from axial.watch import Watch
+
+_PICTURES = 16
+"""Pictures of a sheet of samples; where there are classes, up to four of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    step: int
+    """Updates done."""
+    best: float | None
+    """Fewest bits/dim on the held-out examples; None if none were scored."""
+    best_step: int | None
+    """The update after which that was found; its averaged weights are the run's model."""
+    skipped: int
+    """Updates that were not finite, and left the weights as they were."""
+    signal: int | None
+    """The signal that stopped the run before its end."""
+
+    def line(self, folder: Path) -> str:
+        """The result in one line."""
+        scored = "" if self.best is None else f"{self.best:.4f} bits/dim held out "
+        at = "" if self.best_step is None else f"(best, at step {self.best_step:,}), "
+        bad = f", {self.skipped} skipped" if self.skipped else ""
+        goes_on = f"; `axial train --resume {folder}` goes on" if self.signal else ""
+        return f"{folder}: {scored}{at}{self.step:,} steps{bad}{goes_on}"
+
+
+def train(
+    run: Run,
+    packed: Packed,
+    ranks: Ranks,
+    *,
+    parallel: Parallel = "ddp",
+    tensorboard: bool = False,
+) -> Outcome:
+    """Train from the last checkpoint of a run, or from its beginning, to its end.
+
+    Every rank calls it. A signal that asks to end saves and returns; a second one does not wait.
+    """
+    with ExitStack() as stack:
+        if ranks.main:
+            stack.enter_context(run.locked())
+            run.clean()
+        ranks.wait()
+        loop = _Loop(run, packed, ranks, parallel)
+        loop.watch = stack.enter_context(_watch(run, loop, tensorboard=tensorboard))
+        loop.steps(stack.enter_context(stopping()))
+        if loop.signal is None:
+            loop.finish()
+        return loop.outcome
+
+
+def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> Watch:
+    """Only the main rank writes and speaks."""
+    steps = loop.config.steps
+    if not loop.ranks.main:
+        return Watch(None, steps=steps, first=loop.step)
+    run.rewind_log(loop.step)
+    events = EventFile(run.folder / "tensorboard") if tensorboard else None
+    return Watch(run.log_path, steps=steps, first=loop.step, events=events)
+
+
+class _Loop:
+    """One call of `train`; `state` is what a checkpoint keeps beside tensors and step."""
+
+    watch: Watch
+
+    def __init__(self, run: Run, packed: Packed, ranks: Ranks, parallel: Parallel) -> None:
+        self.run, self.packed, self.ranks = run, packed, ranks
+        self.config = TrainConfig.from_json(run.about["training"])
+        self.model_config = ModelConfig.from_json(run.about["model"])
+        count = self.config.held_out(len(packed))
+        self.kept, self.held_out = np.split(np.arange(len(packed)), [len(packed) - count])
+        self.step = 0
+        self.state: dict[str, Any] = {"best": None, "best_step": None, "skipped": 0, "seconds": 0.0}
+        found = run.newest()
+        model = self._new_model() if found is None else _empty_model(self.model_config)
+        self.trainer = Trainer(model, self.config, ranks, parallel=parallel)
+        if found is not None:
+            self._go_on(*found)
+        self.began = time.monotonic() - self.state["seconds"]
+        self.readings = Readings(self.step, self.config, ranks)
+        self.writer = Writer()
+        self.signal: int | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it stands."""
+        kept = {name: self.state[name] for name in ("best", "best_step", "skipped")}
+        return Outcome(step=self.step, signal=self.signal, **kept)
+
+    def _new_model(self) -> AxialTransformer:
+        """Weights of the run's seed, or those of the model it starts from."""
+        start = self.run.about["init"]
+        if start is None:
+            torch.manual_seed(self.config.seed)
+            return AxialTransformer(self.model_config)
+        model = load(start["folder"])
+        if fingerprint(model) != start["fingerprint"]:
+            raise CheckpointError(
+                f"{start['folder']}: is no longer the model that this run starts from; "
+                f"start a new run"
+            )
+        return AxialTransformer.from_weights(self.model_config, model.float().state_dict())
+
+    def _go_on(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        folder = self.run.checkpoints()[-1]
+        try:
+            self.trainer.load_state(tensors)
+            self.step = int(state["step"])
+            self.state = {name: state[name] for name in self.state}
+        except (CheckpointError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{folder}: {error}; remove it to go on from the one before"
+            ) from error
+
+    def steps(self, asked: list[int]) -> None:
+        """Do what is left of the run, until a signal is `asked`."""
+        config = self.config
+        batches = TrainingBatches(
+            self.packed,
+            config.batch,
+            seed=config.seed,
+            rank=self.ranks.rank,
+            ranks=self.ranks.count,
+            flip=config.flip,
+            subset=self.kept,
+        )
+        self.pace = Pace(self.model_config, config, self.ranks, self.step)
+        with closing(batches.stream(self.step)) as stream:
+            while self.step < config.steps and self.signal is None:
+                self.readings.add(self.trainer.step(self.step, next(stream)))
+                self.step += 1
+                self.signal = self.ranks.most(asked[0] if asked else 0) or None
+                if self._look():
+                    self.pace.restart(self.step)
+        self.writer.wait()
+
+    def _look(self) -> bool:
+        """Log, score, draw and save where it is time to; tell whether anything was."""
+        config, step = self.config, self.step
+        end = step == config.steps
+        saves = step % config.save_every == 0 or end or self.signal is not None
+        validates = (step % config.validate_every == 0 or end) and len(self.held_out) > 0
+        draws = config.sample_every > 0 and step % config.sample_every == 0 and not end
+        if not (saves or validates or draws or step % config.log_every == 0):
+            return False
+        self._log()
+        if validates:
+            self._validate()
+        if draws:
+            self._sample(self.trainer.averaged(), Path("samples") / f"step-{step:08d}.png")
+        if saves:
+            self._save()
+        return True
+
+    def _log(self) -> None:
+        found = self.readings.read()
+        speed = self.pace.measure(self.step)
+        for step in found.skipped:
+            self.watch.record(step, skipped=True)
+            self.watch.say(f"step {step:,}: the loss or its gradient is not finite; skipped")
+        self.state["skipped"] += len(found.skipped)
+        self.state["seconds"] = round(time.monotonic() - self.began, 3)
+        rate = self.config.rate_at(self.step - 1)
+        facts = {"loss": found.loss, "norm": found.norm, "learning_rate": rate, **speed}
+        self.watch.record(self.step, **facts, seconds=self.state["seconds"])
+        text = f"{found.loss:.4f} bits/dim  {speed['examples_per_second']:,.1f} examples/s"
+        if "peak_share" in speed:
+            text += f"  {speed['teraflops']:.0f} TFLOP/s ({speed['peak_share']:.0%} of peak)"
+        self.watch.progress(self.step, text)
+        self.writer.check()
+
+    def _validate(self) -> None:
+        model = self.trainer.averaged()
+        found = evaluate(
+            model,
+            self.packed,
+            ranks=self.ranks,
+            subset=self.held_out,
+            precision=self.trainer.precision,
+        )
+        value, error = found.bits_per_dim, found.standard_error
+        best = self.state["best"] is None or value < self.state["best"]
+        self.watch.record(self.step, validation=value, standard_error=error)
+        self.watch.say(
+            f"step {self.step:,}: {value:.4f} bits/dim +- {error:.4f} on {len(self.held_out):,} "
+            f"held-out examples{', the best' if best else ''}"
+        )
+        if best:
+            self.state |= {"best": value, "best_step": self.step}
+            self._export(model)
+
+    def _export(self, model: AxialTransformer) -> None:
+        """Make these the weights that `load` gives for the run."""
+        if self.ranks.main:
+            weights = {name: w.to("cpu", copy=True) for name, w in model.state_dict().items()}
+            snapshot = AxialTransformer.from_weights(self.model_config, weights)
+            self.writer.do(save, snapshot, self.run.folder)
+
+    def _save(self) -> None:
+        tensors = self.trainer.state()
+        if self.ranks.main:
+            self.writer.do(
+                self.run.save, self.step, tensors, dict(self.state), keep=self.config.keep
+            )
+
+    def _sample(self, model: AxialTransformer, name: Path) -> None:
+        x = draw_some(model, self.packed, self.held_out, self.ranks)
+        if self.ranks.main:
+            path = self.run.folder / name
+            path.parent.mkdir(exist_ok=True)
+            classes = self.model_config.classes
+            columns = classes if 1 < classes <= _PICTURES else None
+            write_sheet(path, x.cpu().numpy(), values=self.model_config.values, columns=columns)
+            self.watch.picture(self.step, path)
+
+    def finish(self) -> None:
+        """Leave a model, its samples and its curve."""
+        if not len(self.held_out):
+            self._export(self.trainer.averaged())
+            self.writer.wait()
+        self.ranks.wait()
+        self._sample(load(self.run.folder, device=self.ranks.device), Path("samples.png"))
+        if self.ranks.main and not write_curve(self.run.folder / "curve.png", self.run.log()):
+            self.watch.say("no curve.png: pip install axial-transformers[plots]")
+
+
+def draw_some(model: AxialTransformer, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
+    """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
+    config = model.config
+    count = max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))
+    known = None
+    if config.given_channels or config.given_steps:
+        chosen = np.resize(examples if len(examples) else np.arange(len(packed)), count)
+        known = torch.from_numpy(packed.rows(np.sort(chosen)).astype(np.int64))
+        known[:, ~always_given(config)] = -1
+    label = torch.arange(count) % config.classes if config.classes else None
+    mine = slice(ranks.rank * count // ranks.count, (ranks.rank + 1) * count // ranks.count)
+    out = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=ranks.device)
+    out[mine] = draw(
+        model,
+        mine.stop - mine.start,
+        first=mine.start,
+        given=None if known is None else known[mine],
+        label=None if label is None else label[mine],
+    )
+    return ranks.sum(out)
+
+
+def _empty_model(config: ModelConfig) -> AxialTransformer:
+    """A model whose weights are about to be read."""
+    with torch.device("meta"):
+        model = AxialTransformer(config)
+    return model.to_empty(device="cpu")

@@ -1,0 +1,252 @@
+"""Training: the loss on a random channel, the update, the averaged weights; state in and out.
+
+b batch, *axes the data axes, c channels.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from axial.batches import Batch, channels, dropout_seed
+from axial.config import Precision, TrainConfig
+from axial.errors import CheckpointError
+from axial.layers import Block
+from axial.model import AxialTransformer
+from axial.parallel import (
+    Parallel,
+    exchanging,
+    local,
+    local_part,
+    replicate_module,
+    shard_module,
+    whole,
+)
+from axial.ranks import Ranks
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+State = dict[str, Tensor]
+
+
+class SliceBits(nn.Module):
+    """Bits per dimension of one channel of each example, averaged over the batch.
+
+    With channels drawn uniformly from those that are not given, an unbiased estimate of the bits
+    per dimension of whole examples, at the cost of one channel (paper 3.2.2). Where channels are
+    stacked, the whole grid is scored and `channel` has no effect.
+    """
+
+    def __init__(self, model: AxialTransformer, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.recompute = recompute
+
+    def forward(
+        self,
+        x: Shaped[Tensor, "b *axes c"],
+        channel: Int[Tensor, " b"],
+        label: Int[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, ""]:
+        config = self.model.config
+        x = x.long()
+        if config.channel_mode == "encode":
+            logits = self.model.channel_logits(x, channel, label, recompute=self.recompute)
+            index = channel.view(-1, *(1,) * (x.ndim - 1)).expand(*x.shape[:-1], 1)
+            wanted = x.gather(-1, index).squeeze(-1)
+        else:
+            logits = self.model(x, label, recompute=self.recompute)
+            logits, wanted = (t[..., config.given_channels :, :] for t in (logits, x.unsqueeze(-1)))
+            wanted = wanted.squeeze(-1)
+        logits, wanted = (t[:, config.given_steps :] for t in (logits, wanted))
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        nats = F.cross_entropy(exact.flatten(0, -2), wanted.flatten())
+        return nats / math.log(2)
+
+
+class Trainer:
+    """A model, its averaged weights and its optimizer, on any number of ranks.
+
+    Nothing random is kept from step to step: order, flips, channels and dropout all follow from
+    the seed and the number of the step.
+    """
+
+    def __init__(
+        self,
+        model: AxialTransformer,
+        config: TrainConfig,
+        ranks: Ranks,
+        *,
+        parallel: Parallel = "ddp",
+    ) -> None:
+        on_gpu = ranks.device.type == "cuda"
+        self.config, self.ranks, self.model_config = config, ranks, model.config
+        self.precision: Precision = config.precision or ("bfloat16" if on_gpu else "float32")
+        self.half = self.precision == "bfloat16"
+        model = model.to(ranks.device).train()
+        loss: nn.Module = SliceBits(model, recompute=config.recompute)
+        self.sharded = parallel == "fsdp" and ranks.count > 1
+        if self.sharded:
+            shard_module(loss, ranks, dtype=torch.bfloat16 if self.half else torch.float32)
+        elif ranks.count > 1:
+            loss = replicate_module(loss, ranks)
+        self.parameters = dict(model.named_parameters())
+        self.local = {name: local(p) for name, p in self.parameters.items()}
+        self.averages = {name: value.detach().clone() for name, value in self.local.items()}
+        self.optimizer = _optimizer(self.local, config)
+        for value in self.local.values():
+            # What the optimizer itself would make at its first step; a checkpoint wants it before.
+            self.optimizer.state[value] = {
+                "step": torch.zeros((), device=value.device),
+                **{moment: torch.zeros_like(value.detach()) for moment in _MOMENTS},
+            }
+        self.module = loss
+        if on_gpu if config.compile is None else config.compile:
+            self._compile(model)
+
+    def _compile(self, model: AxialTransformer) -> None:
+        """Shards are gathered block by block, so blocks are compiled one by one."""
+        if self.sharded:
+            for part in model.modules():
+                if isinstance(part, Block):
+                    part.compile()
+        else:
+            self.module.compile()
+
+    def step(self, number: int, batch: Batch) -> Float[Tensor, " 2"]:
+        """Update the weights on this rank's share of a batch.
+
+        Returns the loss on that share, in bits/dim, and the length of the gradient, still on
+        the device. An update that is not finite leaves the weights as they are.
+        """
+        torch.manual_seed(dropout_seed(self.config.seed, number, self.ranks.rank))
+        total = torch.zeros((), device=self.ranks.device)
+        parts = list(self.parts(batch))
+        for place, (x, channel, label) in enumerate(parts):
+            with exchanging(self.module, gradients=place + 1 == len(parts)):
+                loss = self.loss(x, channel, label) * (len(x) / len(batch.x))
+                torch.autograd.backward(loss)
+            total += loss.detach()
+        norm = self.update(number)
+        self.average(number)
+        return torch.stack([total, norm])
+
+    def loss(self, x: Tensor, channel: Tensor, label: Tensor | None) -> Float[Tensor, ""]:
+        """Bits/dim of one part of a batch, in the precision of the run."""
+        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.half):
+            return self.module(x, channel, label)
+
+    def parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """The batch on the device, in as many parts as it is accumulated over."""
+        config, device = self.model_config, self.ranks.device
+        channel = channels(
+            self.config.seed, batch.epoch, batch.index, config.given_channels, config.channels
+        )
+        label = batch.label if config.classes else None
+        count = min(self.config.accumulate, len(batch.x))
+        for i in range(count):
+            part = slice(i * len(batch.x) // count, (i + 1) * len(batch.x) // count)
+            yield (
+                batch.x[part].to(device, non_blocking=True),
+                torch.from_numpy(channel[part]).to(device, non_blocking=True),
+                None if label is None else label[part].to(device, non_blocking=True),
+            )
+
+    def update(self, number: int) -> Float[Tensor, ""]:
+        """Clip and step, without waiting for the device; return the gradient's length."""
+        for name, value in self.local.items():
+            gradient = self.parameters[name].grad
+            value.grad = None if gradient is None else local(gradient)
+        norm = torch.nn.utils.get_total_norm(
+            [value.grad for value in self.local.values() if value.grad is not None]
+        )
+        if self.sharded:
+            norm = self.ranks.sum(norm.square()).sqrt()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.rate_at(number)
+        # The fused optimizers divide gradients by the one and do nothing where the other is 1.
+        optimizer: Any = self.optimizer
+        optimizer.grad_scale = (norm / self.config.clip).clamp(min=1.0).float()
+        optimizer.found_inf = (~norm.isfinite()).float()
+        self.optimizer.step()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        return norm
+
+    def average(self, number: int) -> None:
+        """Move the averaged weights towards the weights."""
+        now = [value.detach() for value in self.local.values()]
+        torch._foreach_lerp_(list(self.averages.values()), now, 1 - self.config.ema_at(number))
+
+    def averaged(self) -> AxialTransformer:
+        """The model with the averaged weights, whole on every rank; it shares their memory."""
+        weights = {
+            name: whole(value, self.parameters[name]) for name, value in self.averages.items()
+        }
+        return AxialTransformer.from_weights(self.model_config, weights)
+
+    def state(self) -> State:
+        """Weights, averages and moments as whole tensors, copied to the main rank's memory.
+
+        Every rank must ask; the others get nothing.
+        """
+        found: State = {}
+        for name, like in self.parameters.items():
+            value = self.local[name]
+            kept = {"weights": value, "average": self.averages[name]}
+            kept |= {moment: self.optimizer.state[value][moment] for moment in _MOMENTS}
+            for kind, part in kept.items():
+                full = whole(part, like)
+                if self.ranks.main:
+                    found[f"{kind}/{name}"] = full.to("cpu", copy=True)
+        updates = next(iter(self.optimizer.state.values()))["step"]
+        return found | ({"updates": updates.to("cpu", copy=True)} if self.ranks.main else {})
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave, on any number of ranks."""
+        wanted = {
+            f"{kind}/{name}" for kind in ("weights", "average", *_MOMENTS) for name in self.local
+        }
+        if wrong := sorted((wanted | {"updates"}) ^ state.keys()):
+            raise CheckpointError(f"tensor {wrong[0]!r} is missing or does not belong there")
+        with torch.no_grad():
+            for name, like in self.parameters.items():
+                value = self.local[name]
+                own = self.optimizer.state[value]
+                own["step"].copy_(state["updates"])
+                targets = {"weights": value, "average": self.averages[name]}
+                targets |= {moment: own[moment] for moment in _MOMENTS}
+                for kind, target in targets.items():
+                    found = state[f"{kind}/{name}"]
+                    _check_tensor(f"{kind}/{name}", found, like)
+                    target.copy_(local_part(found, like))
+
+
+def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+    """Matrices decay; biases, norms, embeddings and positions do not."""
+    matrices = [p for name, p in parameters.items() if _decays(name, p)]
+    others = [p for name, p in parameters.items() if not _decays(name, p)]
+    betas = (0.9, config.beta2)
+    if config.optimizer == "adam":
+        return torch.optim.Adam([*parameters.values()], betas=betas, fused=True)
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, betas=betas, fused=True)
+
+
+def _decays(name: str, parameter: Tensor) -> bool:
+    return parameter.ndim > 1 and "embedding" not in name and "positions" not in name
+
+
+def _check_tensor(name: str, found: Tensor, like: Tensor) -> None:
+    if found.shape != like.shape:
+        raise CheckpointError(
+            f"tensor {name!r} has shape {tuple(found.shape)} instead of {tuple(like.shape)}"
+        )
+    if not found.isfinite().all():
+        raise CheckpointError(f"tensor {name!r} holds numbers that are not finite")

@@ -1,0 +1,81 @@
+"""Watching a run: a JSON line for each record, a live display on a terminal, plain lines else."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from axial.events import EventFile
+
+_LINE_SECONDS = 10.0
+
+
+class Watch:
+    """Writes the log and tells a person how a run is doing; the quiet ranks have a silent one."""
+
+    def __init__(
+        self, log: Path | None, *, steps: int, first: int, events: EventFile | None = None
+    ) -> None:
+        self._log = log.open("a", buffering=1) if log else None
+        self._events = events
+        self._steps = steps
+        self._spoken = -_LINE_SECONDS
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        if log and sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._task = self._bar.add_task("starting", total=steps, completed=first)
+
+    def __enter__(self) -> "Watch":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+        if self._events:
+            self._events.close()
+        if self._log:
+            self._log.close()
+
+    def record(self, step: int, **facts: Any) -> None:
+        """Put a line into the log."""
+        if self._log:
+            self._log.write(json.dumps({"step": step, **facts}) + "\n")
+        if self._events:
+            numbers = {name: fact for name, fact in facts.items() if isinstance(fact, float)}
+            self._events.scalars(step, numbers)
+
+    def progress(self, step: int, text: str) -> None:
+        """Show how far the run has come; on a pipe, a line now and then and at the end."""
+        text = f"step {step:,} of {self._steps:,}  {text}"
+        if self._bar:
+            self._bar.update(self._task, completed=step, description=text)
+        elif time.monotonic() - self._spoken >= _LINE_SECONDS or step == self._steps:
+            self._spoken = time.monotonic()
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Tell something that stays on the screen."""
+        if self._bar:
+            self._bar.console.print(text, markup=False, highlight=False)
+        elif self._log:
+            print(text, file=sys.stderr, flush=True)
+
+    def picture(self, step: int, path: Path) -> None:
+        """Note a picture that was drawn."""
+        self.record(step, picture=path.name)
+        if self._events:
+            self._events.picture(step, "samples", path)

@@ -1,0 +1,247 @@
+"""`axial sample` and `axial complete`, end to end in a temporary folder."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import config, tiny_model
+from PIL import Image
+
+import axial.sample
+from axial import draw, save
+from axial.cli import main
+
+MODELS = {
+    "colour": config((5, 4), channels=3, values=256),
+    "grey": config((4, 4), values=17),
+    "labels": config((3, 3), classes=3, values=9),
+    "clip": config((3, 4), channels=6, values=256),
+    "volume": config((3, 3, 4), values=200),
+    "continuing": config((3, 3), channels=6, given_channels=3),
+    "two": config((3, 3), channels=2),
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name, found in MODELS.items():
+        save(tiny_model(found, dtype=torch.float32), folder / name)
+    return folder
+
+
+def run(command, checkpoint, *arguments):
+    main([command, str(checkpoint), *map(str, arguments), "--device", "cpu"])
+
+
+def refused(command, checkpoint, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        run(command, checkpoint, *arguments)
+    message = str(caught.value.code)
+    assert message.startswith("axial: ") and "\n" not in message
+    return message
+
+
+def test_an_array_holds_what_draw_draws_and_says_how(checkpoints, tmp_path):
+    out = tmp_path / "a.npy"
+    run("sample", checkpoints / "labels", "--out", out, "--count", 5, "--seed", 3, "--batch", 2)
+    model = axial.load(checkpoints / "labels")
+    label = torch.arange(5) % 3
+    x = np.load(out)
+    assert x.dtype == np.uint8
+    assert np.array_equal(x, draw(model, 5, seed=3, label=label, batch=2).numpy())
+    about = json.loads((tmp_path / "a.npy.json").read_text())
+    assert about["batch"] == 2 and about["seed"] == 3 and about["precision"] == "float32"
+    assert about["fingerprint"] == axial.fingerprint(model)
+    run("sample", checkpoints / "labels", "--out", out, "--count", 2, "--label", 1)
+    assert np.array_equal(
+        np.load(out), draw(model, 2, label=torch.ones(1).long(), batch=16).numpy()
+    )
+
+
+def test_count_does_not_change_a_picture(checkpoints, tmp_path):
+    for count in (1, 7):
+        out = tmp_path / f"{count}.npy"
+        run("sample", checkpoints / "colour", "--out", out, "--count", count, "--batch", 4)
+    assert np.array_equal(np.load(tmp_path / "7.npy")[:1], np.load(tmp_path / "1.npy"))
+
+
+def test_a_folder_holds_each_picture_exactly(checkpoints, tmp_path):
+    for name in ("colour", "grey"):
+        array, folder = tmp_path / f"{name}.npy", tmp_path / name
+        for out in (array, folder):
+            run("sample", checkpoints / name, "--out", out, "--count", 3)
+        assert len(list(folder.glob("*.png"))) == 3 and (folder / "request.json").exists()
+        for number, x in enumerate(np.load(array)):
+            pixels = np.asarray(Image.open(folder / f"{number:05}.png")).reshape(x.shape)
+            values = MODELS[name].values
+            assert np.array_equal((pixels * (values - 1) / 255).round(), x)
+
+
+def test_sheets_show_the_pictures(checkpoints, tmp_path):
+    run("sample", checkpoints / "colour", "--out", tmp_path / "a.png", "--count", 4)
+    x = draw(axial.load(checkpoints / "colour"), 4, batch=16).numpy()
+    pixels = np.asarray(Image.open(tmp_path / "a.png"))
+    scale = 64 // 5
+    assert np.array_equal(pixels[2 : 2 + 5 * scale : scale, 2 : 2 + 4 * scale : scale], x[0])
+
+
+@pytest.mark.parametrize("name", ["clip", "volume"])
+def test_video_moves(checkpoints, tmp_path, name):
+    frames = {"clip": 2, "volume": 3}[name]
+    for out in (tmp_path / "a.gif", tmp_path / "a.mp4", tmp_path / "a.png"):
+        run("sample", checkpoints / name, "--out", out, "--count", 2)
+    with Image.open(tmp_path / "a.gif") as moving:
+        assert moving.n_frames == frames
+    import av
+
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        shown = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(shown) == frames and shown[0].shape[0] % 2 == 0
+
+
+def test_a_trace_ends_with_the_picture_and_begins_without(checkpoints, tmp_path):
+    trace = tmp_path / "t.gif"
+    run("sample", checkpoints / "grey", "--out", tmp_path / "a.png", "--count", 1, "--trace", trace)
+    with Image.open(trace) as moving:
+        assert moving.n_frames == 4
+        moving.seek(3)
+        last = np.asarray(moving.convert("L"))
+    sheet = np.asarray(Image.open(tmp_path / "a.png").convert("L"))
+    assert np.abs(last.astype(int) - sheet).max() < 10
+
+
+def test_two_ranks_write_the_files_of_one(checkpoints, tmp_path):
+    """With three batches, so that one rank has more than the other."""
+    request = ["sample", str(checkpoints / "colour"), "--count", "5", "--batch", "2"]
+    request += ["--device", "cpu"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    main([*request, "--out", str(tmp_path / "one" / "a.npy")])
+    command = [*launch, "-m", "axial", *request, "--out", str(tmp_path / "two" / "a.npy")]
+    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=120)
+    for name in ("a.npy", "a.npy.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "colour.npy"
+    rng = np.random.default_rng(0)
+    np.save(path, rng.integers(0, 256, (6, 5, 4, 3), dtype=np.uint8))
+    return path
+
+
+def test_completions_keep_what_was_kept_and_differ_elsewhere(
+    checkpoints, pictures, tmp_path, capsys
+):
+    common = ["--channels-last", "--examples", 2, "--count", 3]
+    x = np.load(pictures)[:2].repeat(3, 0)
+    run(
+        "complete",
+        checkpoints / "colour",
+        pictures,
+        "--out",
+        tmp_path / "a.npy",
+        "--keep",
+        2,
+        *common,
+    )
+    assert "not the exact conditional" in " ".join(capsys.readouterr().err.split())
+    found = np.load(tmp_path / "a.npy")
+    assert np.array_equal(found[:, :2], x[:, :2])
+    assert len(np.unique(found, axis=0)) == 6
+    arguments = ["--out", tmp_path / "b.npy", "--keep-channels", 1, *common]
+    run("complete", checkpoints / "colour", pictures, *arguments)
+    assert "not the exact" not in capsys.readouterr().err
+    assert np.array_equal(np.load(tmp_path / "b.npy")[..., 0], x[..., 0])
+    arguments = ["--out", tmp_path / "c.png", "--keep", 2, "--candidates", 3, *common]
+    run("complete", checkpoints / "colour", pictures, *arguments)
+    scale = 64 // 5
+    pixels = np.asarray(Image.open(tmp_path / "c.png"))[2 : 2 + 5 * scale : scale, 2::scale]
+    assert np.array_equal(pixels[:, :4], np.load(pictures)[0])  # the original comes first
+    assert json.loads((tmp_path / "c.png.json").read_text())["candidates"] == 3
+
+
+def test_a_video_model_continues_the_frames_it_is_given(checkpoints, tmp_path):
+    clips = np.random.default_rng(1).integers(0, 3, (2, 2, 3, 3, 3), dtype=np.uint8)
+    np.save(tmp_path / "clips.npy", clips)
+    out = tmp_path / "a.npy"
+    arguments = ["--channels-last", "--values", 3, "--out", out, "--count", 2]
+    run("complete", checkpoints / "continuing", tmp_path / "clips.npy", *arguments)
+    found = np.load(out)
+    assert np.array_equal(found[..., :3], clips[:, 0].repeat(2, 0))
+
+
+def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", 1)
+    run("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", "--count", 3, "--batch", 3)
+    assert json.loads((tmp_path / "a.npy.json").read_text())["batch"] == 1
+    assert len(np.load(tmp_path / "a.npy")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("grey", ["--temperature", "-1"], "temperature is -1.0: use 0 (argmax) or a positive"),
+        ("grey", ["--count", "0"], "count is 0"),
+        ("grey", ["--batch", "0"], "batch is 0"),
+        ("grey", ["--seed", "-1"], "seed is -1"),
+        ("grey", ["--label", "1"], "this model is unconditional"),
+        ("labels", ["--label", "3"], "label holds 3"),
+        ("grey", ["--out", "a.gif"], "a.gif: holds video, and these do not move"),
+        ("grey", ["--out", "a.mp4"], "a.mp4: holds video, and these do not move"),
+        ("grey", ["--out", "a.jpg"], "a.jpg: cannot hold what is drawn; use .png"),
+        ("clip", ["--out", "folder"], "a folder of PNGs holds grey or RGB pictures"),
+        ("two", ["--out", "folder"], "not 2 axes of 2 channels"),
+        ("grey", ["--out", "nowhere/a.png"], "nowhere/a.png: no place to write to"),
+        ("grey", ["--out", "full"], "full: no place to write to"),
+        ("grey", ["--trace", "t.png"], "t.png: no place for a trace"),
+        ("continuing", [], "continues what it is given; use axial complete"),
+        ("nothing", [], "no such checkpoint"),
+    ],
+)
+def test_a_request_that_cannot_be_met_leaves_nothing(
+    checkpoints, tmp_path, monkeypatch, name, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("keep")
+    arguments = arguments if "--out" in arguments else [*arguments, "--out", "a.png"]
+    assert message in refused("sample", checkpoints / name, *arguments)
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing is kept"),
+        (["--keep", "9"], "keep is 9"),
+        (["--keep", "2", "--candidates", "0"], "candidates is 0"),
+        (["--keep", "2", "--examples", "0"], "examples is 0"),
+    ],
+)
+def test_what_cannot_be_completed_leaves_nothing(
+    checkpoints, pictures, tmp_path, arguments, message
+):
+    out = ["--channels-last", "--out", tmp_path / "a.png"]
+    assert message in refused("complete", checkpoints / "colour", pictures, *out, *arguments)
+    wrong = refused("complete", checkpoints / "grey", pictures, *out, "--keep", "1")
+    assert "has examples of 5 x 4, 3 channels" in wrong
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):
+    def full(*args, **settings):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numpy.save", full)
+    message = refused("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", "--count", 1)
+    assert "a.npy: cannot be written (No space left on device)" in message
+    assert list(tmp_path.iterdir()) == []

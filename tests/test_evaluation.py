@@ -1,0 +1,433 @@
+import json
+import math
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import VARIANTS, config, random_input, tiny_model
+from safetensors.numpy import save_file
+from test_cli import fails
+from test_data import FACTS
+
+import axial.evaluation
+from axial import DataError, InputError, bits, element_bits, evaluate, save
+from axial.cli import main
+from axial.data import PackedWriter, open_packed
+from axial.packing import pack
+from axial.sources.options import ReadOptions
+
+COUNT = 23
+
+
+def write(path, x, labels=None, classes=0, **facts):
+    """A packed test set."""
+    with PackedWriter(path) as writer:
+        writer.append(x)
+        writer.finish(labels, classes, None, **(FACTS | {"split": "test"} | facts))
+    return open_packed(path)
+
+
+@pytest.fixture
+def packed_for(tmp_path):
+    """Random examples that fit a model, packed."""
+
+    def make(found, count=COUNT, name="data.npy"):
+        x, label, _ = random_input(found, count)
+        label = None if label is None else label.numpy()
+        return write(
+            tmp_path / name, x.numpy().astype(np.uint8), label, found.classes, values=found.values
+        )
+
+    return make
+
+
+def whole(packed):
+    """Everything in a packed array as tensors."""
+    x = torch.from_numpy(packed.rows(range(len(packed))).astype(np.int64))
+    return x, None if packed.labels is None else torch.from_numpy(packed.labels)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["1d", "2d-channels", "2d-labels", "2d-rows-given", "2d-columns-given", "3d-given-both", "4d"],
+)
+def test_the_figures_are_those_of_bits_on_the_whole_array(name, packed_for):
+    found = VARIANTS[name]
+    model, packed = tiny_model(found), packed_for(found)
+    x, label = whole(packed)
+    exact = bits(model, x, label).numpy()
+    result = evaluate(model, packed, batch=5)
+    np.testing.assert_allclose(result.bits, exact, rtol=0, atol=1e-9)
+
+    per_dim = [float(one) / found.elements for one in exact]
+    mean = sum(per_dim) / COUNT
+    variance = sum((one - mean) ** 2 for one in per_dim) / (COUNT - 1)
+    assert result.bits_per_dim == pytest.approx(mean, abs=1e-12)
+    assert result.standard_error == pytest.approx(math.sqrt(variance / COUNT), abs=1e-12)
+
+    where = element_bits(model, x, label).mean(0).numpy()
+    scored = where > 0  # given elements count nowhere
+    for axis, parts in ((-1, result.per_channel), (0, result.per_row)):
+        lines, counted = np.moveaxis(where, axis, 0), np.moveaxis(scored, axis, 0)
+        for part, line, mask in zip(parts, lines, counted, strict=True):
+            assert (part is None) == (not mask.any())
+            assert part is None or part == pytest.approx(line[mask].mean(), abs=1e-10)
+    assert result.elements == scored.sum()
+    assert result.labels == (found.classes > 0)
+    assert result.fingerprint == axial.fingerprint(model)
+
+
+@pytest.mark.parametrize("name", ["2d-channels", "2d-columns-labels"])
+def test_any_batch_size_gives_the_same_figures_and_drops_nothing(name, packed_for):
+    found = VARIANTS[name]
+    model, packed = tiny_model(found), packed_for(found)
+    results = [evaluate(model, packed, batch=batch) for batch in (None, 1, 2, 7, 22, 23, 40)]
+    for result in results:
+        assert len(result.bits) == COUNT and (result.bits > 0).all()
+        np.testing.assert_allclose(result.bits, results[0].bits, rtol=0, atol=1e-9)
+        assert result.bits_per_dim == pytest.approx(results[0].bits_per_dim, abs=1e-9)
+        np.testing.assert_allclose(result.per_row, results[0].per_row, rtol=0, atol=1e-9)
+
+
+def test_every_part_that_passes_through_the_model_has_one_shape(packed_for):
+    """So that an example's figures do not depend on how many others there are."""
+    found = VARIANTS["2d-channels"]
+    model, packed = tiny_model(found, dtype=torch.float32), packed_for(found)
+    seen = []
+    model.norm.register_forward_hook(lambda module, args, out: seen.append(len(out)))
+    all_of_them = evaluate(model, packed, batch=8)
+    assert seen == [8 * found.planes] * 3
+    some = evaluate(model, packed, batch=8, subset=np.arange(8, 19))
+    assert np.array_equal(some.bits, all_of_them.bits[8:19])
+
+
+def test_a_subset_is_scored_in_its_own_order(packed_for):
+    found = VARIANTS["2d"]
+    model, packed = tiny_model(found), packed_for(found)
+    subset = np.array([20, 3, 3, 7])
+    result = evaluate(model, packed, subset=subset, batch=3)
+    everything = evaluate(model, packed).bits
+    np.testing.assert_allclose(result.bits, everything[subset], rtol=0, atol=1e-9)
+    assert "(4 of 23 images, toy test, float64)" in str(result)
+    first = evaluate(model, packed, subset=np.arange(1))
+    assert first.standard_error is None
+    assert re.fullmatch(r"\d\.\d{4} bits/dim \(first 1 of 23 images, .*\)", str(first))
+
+
+def test_labels_are_told_to_a_model_that_takes_them_and_to_no_other(packed_for, tmp_path):
+    plain, labelled = VARIANTS["2d-channels"], replace(VARIANTS["2d-channels"], classes=3)
+    packed = packed_for(labelled)
+    result = evaluate(tiny_model(labelled), packed)
+    assert "toy test, given labels" in str(result)
+    x, _ = whole(packed)
+    others = write(tmp_path / "o.npy", x.byte().numpy(), (packed.labels + 1) % 3, 3, values=3)
+    assert not np.isclose(evaluate(tiny_model(labelled), others).bits, result.bits).any()
+    unaware = [evaluate(tiny_model(plain), data) for data in (packed, others)]
+    assert np.array_equal(unaware[0].bits, unaware[1].bits)
+    assert not unaware[0].labels and "given labels" not in str(unaware[0])
+
+
+def test_the_model_is_left_as_it_was_and_scored_without_dropout_or_tf32(packed_for):
+    found = config((3, 4), channels=2, dropout=0.5)
+    model, packed = tiny_model(found), packed_for(found)
+    calm = evaluate(model, packed)
+    seen = set()
+    model.norm.register_forward_hook(
+        lambda *_: seen.add(
+            (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, model.training)
+        )
+    )
+    torch.set_float32_matmul_precision("high")
+    try:
+        again = evaluate(model.train(), packed)
+        assert torch.get_float32_matmul_precision() == "high" and torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert np.array_equal(again.bits, calm.bits) and model.training
+    assert seen == {("highest", False, False)}
+
+
+def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
+    x = np.random.default_rng(0).integers(0, 3, (4, 3, 3, 4, 2)).astype(np.uint8)
+    packed = write(tmp_path / "clips.npy", x, values=3)
+    found = config((3, 4), channels=6, given_channels=2)
+    model = tiny_model(found)
+    stacked = torch.from_numpy(np.moveaxis(x, 1, -2).reshape(4, 3, 4, 6).astype(np.int64))
+    result = evaluate(model, packed)
+    np.testing.assert_allclose(result.bits, bits(model, stacked).numpy(), rtol=0, atol=1e-9)
+    assert re.fullmatch(
+        r"\d\.\d{4} bits/dim, 2 frames given 1, \+- \d\.\d{4} \(4 clips, toy test, float64\)",
+        str(result),
+    )
+    grid = evaluate(tiny_model(config((3, 3, 4), channels=2, given_steps=1)), packed)
+    assert "bits/dim, 2 steps given 1, +- " in str(grid) and "(4 examples," in str(grid)
+    odd = evaluate(tiny_model(config((3, 4), channels=6, given_channels=1)), packed)
+    assert "bits/dim, 5 channels given 1, +- " in str(odd)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"axes": (4, 3)}, "has examples of 3 x 4, 2 channels, 3 values, but the model takes 4 x"),
+        ({"channels": 3}, "but the model takes 3 x 4, 3 channels, 3 values; give other --data"),
+        ({"axes": (4,), "channels": 6}, "but the model takes 4, 6 channels, 3 values"),
+        ({"values": 2}, "but the model takes 3 x 4, 2 channels, 2 values"),
+        ({"classes": 2}, "has 3 classes, but the model is conditioned on 2 classes"),
+    ],
+    ids=str,
+)
+def test_data_that_does_not_fit_the_model_is_refused(settings, message, packed_for):
+    packed = packed_for(VARIANTS["2d-labels"])
+    model = tiny_model(config(**({"axes": (3, 4), "channels": 2} | settings)))
+    with pytest.raises(InputError) as caught:
+        evaluate(model, packed)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_with_classes_refuses_data_without_labels(packed_for):
+    with pytest.raises(InputError, match="has no labels, but the model is conditioned on 3"):
+        evaluate(tiny_model(VARIANTS["2d-labels"]), packed_for(config((3, 4), channels=2)))
+
+
+class PulledError(Exception):
+    """The plug."""
+
+
+def interrupt(model, packed, partial, after, monkeypatch, **how):
+    """Evaluate until `after` examples are done."""
+    monkeypatch.setattr(axial.evaluation, "_SAVE_SECONDS", 0.0)
+
+    def pull(done):
+        if done >= after:
+            raise PulledError
+
+    with pytest.raises(PulledError):
+        evaluate(model, packed, resume=partial, progress=pull, **how)
+    assert partial.exists()
+
+
+def test_an_interrupted_evaluation_goes_on_and_ends_with_the_same_figures(
+    packed_for, tmp_path, monkeypatch
+):
+    found = VARIANTS["2d-channels"]
+    model, packed = tiny_model(found, dtype=torch.float32), packed_for(found)
+    uninterrupted = evaluate(model, packed, batch=4)
+    partial = tmp_path / "partial"
+    interrupt(model, packed, partial, 8, monkeypatch, batch=4)
+    interrupt(model, packed, partial, 16, monkeypatch, batch=4)
+    told = []
+    result = evaluate(model, packed, batch=4, resume=partial, progress=told.append)
+    assert told == [20, 23]
+    assert np.array_equal(result.bits, uninterrupted.bits)
+    assert result.to_json() == uninterrupted.to_json()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.json", "data.npy"]
+
+
+def test_another_batch_size_may_go_on_where_one_stopped(packed_for, tmp_path, monkeypatch):
+    found = VARIANTS["2d-given-both"]
+    model, packed = tiny_model(found), packed_for(found)
+    interrupt(model, packed, tmp_path / "partial", 10, monkeypatch, batch=5)
+    result = evaluate(model, packed, batch=7, resume=tmp_path / "partial")
+    np.testing.assert_allclose(result.bits, evaluate(model, packed).bits, rtol=0, atol=1e-9)
+
+
+def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path, monkeypatch):
+    found = VARIANTS["2d-channels"]
+    model, packed = tiny_model(found), packed_for(found)
+    partial = tmp_path / "partial"
+    interrupt(model, packed, partial, 10, monkeypatch, batch=5)
+    kept = partial.read_bytes()
+    x = packed.rows(range(COUNT))
+    x[-1, 0, 0, 0] = 2 - x[-1, 0, 0, 0]
+    changed = write(tmp_path / "changed.npy", x, values=3)
+    for message, args, how in (
+        ("with model ", (tiny_model(found, seed=1), packed), {}),
+        ("with data ", (model, changed), {}),
+        ("with subset ", (model, packed), {"subset": np.arange(22)}),
+        ("with precision float64, not bfloat16", (model, packed), {"precision": "bfloat16"}),
+    ):
+        with pytest.raises(DataError, match=f"partial: is part of an evaluation {message}"):
+            evaluate(*args, resume=partial, **how)
+        assert partial.read_bytes() == kept
+    partial.write_bytes(kept[:-40])
+    with pytest.raises(DataError, match="is no part of an evaluation"):
+        evaluate(model, packed, resume=partial)
+    save_file({"table": np.zeros((99, 6))}, partial)
+    with pytest.raises(DataError, match="is no part of an evaluation"):
+        evaluate(model, packed, resume=partial)
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_what_the_cpu_finds(packed_for):
+    found = config((8, 8), channels=3, values=256, width=64, heads=4, classes=5)
+    model, packed = tiny_model(found, dtype=torch.float32), packed_for(found, 100)
+    reference = evaluate(model, packed)
+    result = evaluate(model.cuda(), packed)
+    assert result.bits_per_dim == pytest.approx(reference.bits_per_dim, abs=1e-5)
+    low = evaluate(model, packed, precision="bfloat16")
+    assert 0 < abs(low.bits_per_dim - reference.bits_per_dim) < 0.05
+    assert "bfloat16" in str(low)
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What training on digits would leave: a checkpoint that says what it was trained on."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    found = config((8, 8), values=17, width=16, heads=2, classes=10)
+    save(tiny_model(found, dtype=torch.float32), folder)
+    (folder / "run.json").write_text(json.dumps({"data": {"source": "digits"}}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "digits.npy"
+    return pack("digits", path, ReadOptions(split="test"), workers=1).packed
+
+
+def test_the_command_scores_what_the_run_was_trained_on(run, digits, tmp_path, capsys):
+    out, each, drawn = tmp_path / "r.json", tmp_path / "each.npy", tmp_path / "map.png"
+    files = ["--json", str(out), "--per-example", str(each), "--map", str(drawn)]
+    main(["evaluate", str(run), *files])
+    said = capsys.readouterr()
+    model = axial.load(run)
+    exact = bits(model, *whole(digits)).numpy()
+    line = re.fullmatch(
+        r"(\d\.\d{4}) bits/dim \+- (\d\.\d{4}) \(300 images, digits test, given labels\)\n",
+        said.out,
+    )
+    found = json.loads(out.read_text())
+    assert line[1] == f"{found['bits_per_dim']:.4f}" and line[2] == f"{found['standard_error']:.4f}"
+    assert found["bits_per_dim"] == pytest.approx(exact.mean() / 64, abs=1e-6)
+    assert found["bits"] == pytest.approx(exact.sum(), rel=1e-6)
+    assert found["examples"] == 300 and found["elements"] == 300 * 64
+    assert np.mean(found["per_row"]) == pytest.approx(found["bits_per_dim"], abs=1e-12)
+    assert found["data"]["sha256"] == digits.description.sha256
+    assert found["data"]["split"] == "test" and found["given_labels"] is True
+    assert found["fingerprint"] == axial.fingerprint(model) and found["checkpoint"] == str(run)
+    assert found["weights"] == "ema" and found["precision"] == "float32" and found["seconds"] > 0
+    assert found["versions"] == {"axial": axial.__version__, "torch": torch.__version__}
+    np.testing.assert_allclose(np.load(each), exact, rtol=1e-5)
+    assert drawn.stat().st_size > 500
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
+    main(["evaluate", str(run), "--data", str(digits.path), "--limit", "20"])
+    out = capsys.readouterr().out
+    assert "(first 20 of 300 images, digits test, given labels)\n" in out
+    message = fails(capsys, "evaluate", str(run), "--data", str(digits.path), "--split", "train")
+    assert "holds the split 'test', not 'train'" in message
+
+
+def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
+    found = config((3, 4))
+    save(tiny_model(found, dtype=torch.float32), tmp_path / "run")
+    np.save(tmp_path / "mine.npy", np.random.default_rng(0).integers(0, 3, (9, 3, 4), np.uint8))
+    reading = ["--values", "3", "--channels-none"]
+    main(["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "mine.npy"), *reading])
+    assert capsys.readouterr().out.endswith("(9 images, mine)\n")
+    source = {"source": str(tmp_path / "mine.npy"), "reading": {"values": 3, "channels_none": True}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"data": source}))
+    assert "has no test part; give --data" in fails(capsys, "evaluate", str(tmp_path / "run"))
+    main(["evaluate", str(tmp_path / "run"), "--split", "valid"])
+    assert capsys.readouterr().out.endswith("(9 images, mine valid)\n")
+
+
+def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
+    def refusal(*args, checkpoint=run):
+        before = sorted(tmp_path.rglob("*"))
+        message = fails(capsys, "evaluate", str(checkpoint), *map(str, args))
+        assert sorted(tmp_path.rglob("*")) == before
+        return message
+
+    data = ("--data", digits.path)
+    bare, other = tmp_path / "bare", tmp_path / "other"
+    save(axial.load(run), bare)
+    save(tiny_model(config((8, 8), values=9), dtype=torch.float32), other)
+    mine = tmp_path / "mine.json"
+    mine.write_text("{}")
+    assert "no such checkpoint" in refusal(checkpoint=tmp_path / "none")
+    assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
+    (bare / "run.json").write_text('{"data": {"source": "digits", "reading": {"x": 1}}}')
+    assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
+    assert "digits: has no split 'valid'" in refusal("--split", "valid")
+    assert "no such file or folder" in refusal("--data", tmp_path / "none.npy")
+    assert "--size means nothing to a packed array" in refusal(*data, "--size", "8")
+    assert "17 values, but the model takes 8 x 8, 1 channel, 9 values" in refusal(
+        *data, checkpoint=other
+    )
+    assert "--batch is 0: use at least 1" in refusal("--batch", "0")
+    assert "--limit is -1: use at least 1" in refusal("--limit", "-1")
+    assert "device 'abacus' cannot be used here" in refusal("--device", "abacus")
+    assert "no place for a sheet" in refusal("--map", tmp_path / "map.jpg")
+    assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
+    assert "no place for a file" in refusal("--resume", tmp_path)
+    assert "is there and no evaluation's" in refusal("--json", mine)
+    assert "is there already" in refusal("--per-example", digits.path)
+
+
+def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "axial", "evaluate", str(run), "--data", str(digits.path), "--limit", "77"]
+    files = ["--json", str(tmp_path / "two.json"), "--per-example", str(tmp_path / "two.npy")]
+    done = subprocess.run(
+        [sys.executable, *torchrun, *command, "--batch", "32", "--device", "cpu", *files],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    one = tmp_path / "one.npy"
+    main([*command[2:], "--batch", "16", "--per-example", str(one), "--json", f"{one}.json"])
+    assert done.stdout == capsys.readouterr().out and done.stdout.count("\n") == 1
+    assert np.array_equal(np.load(tmp_path / "two.npy"), np.load(one))
+    two, alone = (
+        json.loads(p.read_text()) for p in (tmp_path / "two.json", tmp_path / "one.npy.json")
+    )
+    for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel", "examples"):
+        assert two[name] == alone[name]
+
+
+KILLED = """
+    import sys, time
+    import axial.evaluation
+    from axial.cli import main
+    axial.evaluation._SAVE_SECONDS = 0.0
+    scored = axial.evaluation.element_bits
+    def slowly(*args, **how):
+        time.sleep(0.05)
+        return scored(*args, **how)
+    axial.evaluation.element_bits = slowly
+    main(sys.argv[1:])
+"""
+
+
+def test_killed_in_mid_run_it_goes_on_where_it_was(run, digits, tmp_path, capsys):
+    out = tmp_path / "r.json"
+    partial = tmp_path / "r.json.partial"
+    command = ["evaluate", str(run), "--data", str(digits.path), "--batch", "4", "--json", str(out)]
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), *command])
+    until = time.monotonic() + 60
+    while not partial.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert partial.exists() and not out.exists()
+    main(command)
+    assert not partial.exists()
+    found = json.loads(out.read_text())
+    uninterrupted = evaluate(axial.load(run), digits, batch=4)
+    for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel"):
+        assert found[name] == json.loads(json.dumps(uninterrupted.to_json()))[name]
+    main(command)  # a result may be found again
+    assert json.loads(out.read_text())["bits"] == found["bits"]

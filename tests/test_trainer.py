@@ -1,0 +1,200 @@
+"""The loss, the update and the averages are what their formulas say, on any number of parts."""
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import VARIANTS, config, random_input, tiny_model
+
+from axial import AxialTransformer, CheckpointError, TrainConfig, bits_per_dim
+from axial.batches import Batch, channels
+from axial.ranks import Ranks
+from axial.trainer import SliceBits, Trainer
+
+ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
+TRAINING = TrainConfig(steps=20, batch=6, learning_rate=0.01, warmup=4)
+COLOUR = config((3, 4), channels=3, classes=2)
+
+
+def batch_of(model_config, count, *, seed=1):
+    x, label, _ = random_input(model_config, count, seed=seed)
+    index = np.arange(count)
+    return Batch(x=x.to(torch.uint8), label=label, index=index, epoch=np.zeros_like(index))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_mean_over_channels_of_the_slice_is_the_whole_likelihood(name):
+    model = tiny_model(VARIANTS[name])
+    x, label, _ = random_input(model.config, 3)
+    whole = bits_per_dim(model, x, label).mean()
+    loss = SliceBits(model)
+    free = range(model.config.given_channels, model.config.channels)
+    slices = [loss(x, torch.full((3,), channel), label) for channel in free]
+    torch.testing.assert_close(torch.stack(slices).mean(), whole, rtol=0, atol=1e-12)
+
+
+def test_channels_are_uniform_and_depend_on_seed_epoch_and_index_alone():
+    index = np.arange(30_000)
+    found = channels(7, np.zeros_like(index), index, 1, 4)
+    assert set(found) == {1, 2, 3}
+    counts = np.bincount(found)[1:]
+    assert ((counts - 10_000) ** 2 / 10_000).sum() < 13.8  # chi-square, 2 degrees, p = 0.001
+    picked = np.array([5, 29_000, 17])
+    assert (channels(7, np.zeros(3, np.int64), picked, 1, 4) == found[picked]).all()
+    for other in (channels(8, index * 0, index, 1, 4), channels(7, index * 0 + 1, index, 1, 4)):
+        assert 0.6 < (other != found).mean() < 0.73
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("clip", [0.05, 100.0])
+def test_an_update_is_the_textbooks(optimizer, clip):
+    settings = replace(TRAINING, optimizer=optimizer, clip=clip, weight_decay=0.1)
+    model = tiny_model(COLOUR)
+    reference = copy.deepcopy(model).train()
+    trainer = Trainer(model, settings, ALONE)
+    loss = SliceBits(reference)
+    plain = [
+        p
+        for name, p in reference.named_parameters()
+        if p.ndim < 2 or "embedding" in name or "positions" in name
+    ]
+    decayed = [p for p in reference.parameters() if all(p is not other for other in plain)]
+    decay = 0.1 if optimizer == "adamw" else 0.0
+    groups = [{"params": decayed, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
+    textbook = torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False)
+    average = [p.detach().clone() for p in reference.parameters()]
+    for number in range(6):
+        batch = batch_of(COLOUR, 6, seed=number)
+        found, norm = trainer.step(number, batch)
+        channel = torch.from_numpy(channels(0, batch.epoch, batch.index, 0, 3))
+        wanted = loss(batch.x, channel, batch.label)
+        textbook.zero_grad()
+        wanted.backward()
+        length = torch.nn.utils.clip_grad_norm_(reference.parameters(), clip)
+        for group in textbook.param_groups:
+            group["lr"] = (
+                0.01 * min(1, (number + 1) / 4) if number < 4 else settings.rate_at(number)
+            )
+        textbook.step()
+        decay_rate = min(0.5, (1 + number) / (10 + number))
+        for mean, p in zip(average, reference.parameters(), strict=True):
+            mean.mul_(decay_rate).add_(p.detach(), alpha=1 - decay_rate)
+        torch.testing.assert_close(found.double(), wanted.detach(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(norm.double(), length, rtol=1e-6, atol=0)
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+    for mine, theirs in zip(trainer.averaged().parameters(), average, strict=True):
+        torch.testing.assert_close(mine.detach(), theirs, rtol=0, atol=2e-6)
+
+
+def test_the_rate_rises_linearly_and_falls_along_a_cosine_or_stays():
+    rates = [TRAINING.rate_at(step) for step in range(20)]
+    assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
+    assert rates[4] == 0.01 and rates[12] == pytest.approx(0.005)
+    assert rates[19] == pytest.approx(0.005 * (1 + math.cos(math.pi * 15 / 16)))
+    constant = replace(TRAINING, schedule="constant")
+    assert {constant.rate_at(step) for step in range(4, 20)} == {0.01}
+
+
+def test_averages_reach_over_a_tenth_of_the_run_unless_told():
+    long = replace(TRAINING, steps=10_000)
+    assert long.ema_at(0) == 0.1 and long.ema_at(10**6) == 1 - 10 / 10_000
+    authors = replace(TRAINING, ema=0.99995, ema_warmup=False)
+    assert authors.ema_at(0) == authors.ema_at(10**6) == 0.99995
+
+
+@pytest.mark.parametrize("parts", [2, 4, 6])
+def test_accumulating_over_parts_changes_nothing(parts):
+    settings = replace(TRAINING, accumulate=parts)
+    whole, split = tiny_model(COLOUR), tiny_model(COLOUR)
+    one, several = Trainer(whole, TRAINING, ALONE), Trainer(split, settings, ALONE)
+    for number in range(4):
+        batch = batch_of(COLOUR, 6, seed=number)
+        torch.testing.assert_close(
+            one.step(number, batch), several.step(number, batch), rtol=1e-6, atol=0
+        )
+    for a, b in zip(whole.parameters(), split.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_state_that_was_saved_goes_on_bit_for_bit(recompute):
+    dropping = replace(COLOUR, dropout=0.3)
+    settings = replace(TRAINING, recompute=recompute)
+    straight = Trainer(tiny_model(dropping), settings, ALONE)
+    for number in range(8):
+        straight.step(number, batch_of(COLOUR, 6, seed=number))
+        if number == 3:
+            kept = straight.state()
+    torch.manual_seed(99)
+    resumed = Trainer(tiny_model(dropping, seed=5), settings, ALONE)
+    resumed.load_state(kept)
+    for number in range(4, 8):
+        resumed.step(number, batch_of(COLOUR, 6, seed=number))
+    wanted, found = straight.state(), resumed.state()
+    assert wanted.keys() == found.keys()
+    for name, tensor in wanted.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+def test_dropout_differs_from_step_to_step():
+    trainer = Trainer(tiny_model(replace(COLOUR, dropout=0.5)), TRAINING, ALONE)
+    (parts,) = trainer.parts(batch_of(COLOUR, 6))
+    losses = set()
+    for number in range(3):
+        trainer.step(number, batch_of(COLOUR, 6))
+        torch.manual_seed(number)
+        losses.add(trainer.loss(*parts).item())
+    assert len(losses) == 3
+
+
+def test_a_step_that_is_not_finite_leaves_weights_and_moments_alone():
+    model = tiny_model(COLOUR)
+    trainer = Trainer(model, TRAINING, ALONE)
+    trainer.step(0, batch_of(COLOUR, 6))
+    before = trainer.state()
+    hook = model.norm.register_forward_hook(lambda module, args, out: out * math.inf)
+    loss, norm = trainer.step(1, batch_of(COLOUR, 6))
+    hook.remove()
+    assert not norm.isfinite()
+    after = trainer.state()
+    for name, tensor in before.items():
+        if not name.startswith("average/"):
+            assert torch.equal(tensor, after[name]), name
+    loss, norm = trainer.step(2, batch_of(COLOUR, 6))
+    assert loss.isfinite() and norm.isfinite()
+
+
+@pytest.mark.parametrize("harm", ["missing", "extra", "shape", "nan"])
+def test_a_state_that_is_not_the_trainers_is_refused(harm):
+    trainer = Trainer(tiny_model(COLOUR), TRAINING, ALONE)
+    state = trainer.state()
+    name = "exp_avg/to_logits.weight"
+    if harm == "missing":
+        del state[name]
+    elif harm == "extra":
+        state["exp_avg/other"] = torch.zeros(3)
+    elif harm == "shape":
+        state[name] = state[name][:1]
+    else:
+        state[name][0, 0] = math.nan
+    with pytest.raises(CheckpointError, match="exp_avg/"):
+        trainer.load_state(state)
+
+
+@pytest.mark.parametrize(
+    "name", ["1d", "2d-channels", "2d-lstm", "2d-rows-labels", "2d-columns", "3d-given-both"]
+)
+def test_every_kind_of_model_learns_eight_examples(name):
+    torch.manual_seed(0)
+    model = AxialTransformer(replace(VARIANTS[name], width=16, values=3))
+    settings = TrainConfig(steps=120, batch=8, learning_rate=0.02, warmup=5)
+    trainer = Trainer(model, settings, ALONE)
+    batch = batch_of(model.config, 8)
+    for number in range(120):
+        trainer.step(number, replace(batch, epoch=batch.epoch + number))
+    label = batch.label if model.config.classes else None
+    assert bits_per_dim(trainer.averaged(), batch.x, label).mean() < 0.8 < math.log2(3) / 1.9
