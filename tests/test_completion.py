@@ -48,19 +48,26 @@ def test_only_a_prefix_of_the_order_of_prediction_is_exact(found, kept, exact):
     assert is_exact(found, mask) is exact
 
 
-def distance(found, candidates, count, **settings):
-    """Total variation between completions of a kept first row and the enumerated conditional."""
-    model = tiny_model(found, seed=3)
-    mask = kept_part(found, keep=1, keep_channels=None)
+def opinionated(found, seed):
+    """A tiny model whose channels depend on each other more than those of random weights do."""
+    model = tiny_model(found, seed=seed)
+    if model.encoder is not None:
+        model.encoder.convolution.weight.data *= 3
+    model.to_logits.weight.data *= 3
+    return model
+
+
+def distance(model, candidates, count):
+    """Total variation between completions of all but the last row and the true conditional."""
+    found = model.config
+    mask = kept_part(found, keep=found.axes[0] - 1, keep_channels=None)
     image = random_input(found, 1)[0]
     images = every_image(found, ~mask)
     images[:, mask] = image[:, mask]
-    label = torch.ones(1, dtype=torch.long) if found.classes else None
-    every = None if label is None else label.expand(len(images))
-    probability = (-bits(model, images, every)).exp2()
+    label = torch.ones(count, dtype=torch.long) if found.classes else None
+    probability = (-bits(model, images, None if label is None else label[: len(images)])).exp2()
     given = image.masked_fill(~mask, -1).expand(count, *image.shape[1:])
-    told = None if label is None else label.expand(count)
-    x = complete(model, given, candidates=candidates, label=told, seed=1, **settings)
+    x = complete(model, given, candidates=candidates, label=label, seed=1)
     assert torch.equal(x[:, mask], given[:, mask])
     key = found.values ** torch.arange(x[0].numel())
     place = (x.flatten(1) @ key).unsqueeze(1) == (images.flatten(1) @ key)
@@ -69,23 +76,21 @@ def distance(found, candidates, count, **settings):
     return float((seen - probability / probability.sum()).abs().sum() / 2)
 
 
+STEPS = config((3, 1), channels=3, values=2, given_steps=1)
+LABELS = config((2, 1), channels=3, values=2, classes=2)
+ROWS = config((2, 1), channels=2, values=2, channel_mode="rows")
+
+
 @pytest.mark.parametrize(
-    "found",
-    [COLOUR, config((2, 1), channels=3, values=2, classes=2)],
-    ids=["colour", "labels"],
+    ("found", "seed"),
+    [(COLOUR, 2), (LABELS, 0), (ROWS, 5), (STEPS, 0)],
+    ids=["colour", "labels", "rows", "given"],
 )
-def test_many_candidates_give_the_enumerated_conditional(found):
-    """20,000 draws from 8 outcomes stray by about 0.006; forcing alone is plainly wrong."""
-    forced = distance(found, 1, 20_000)
-    filtered = distance(found, 64, 20_000, batch=4096)
-    assert forced > 0.05
-    assert filtered < 0.02
-
-
-def test_stacked_rows_are_filtered_too():
-    found = config((2, 1), channels=2, values=2, channel_mode="rows")
-    assert distance(found, 1, 10_000) > 0.03
-    assert distance(found, 64, 10_000, batch=4096) < 0.025
+def test_many_candidates_give_the_enumerated_conditional(found, seed):
+    """2,000 draws of at most 8 outcomes stray by about 0.018; forcing alone is plainly wrong."""
+    model = opinionated(found, seed)
+    assert distance(model, 1, 2000) > 0.07
+    assert distance(model, 32, 2000) < 0.035
 
 
 def test_where_the_kept_part_is_a_prefix_candidates_change_nothing():

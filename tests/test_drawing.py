@@ -79,7 +79,7 @@ def test_a_folder_holds_each_picture_exactly(checkpoints, tmp_path):
         for number, x in enumerate(np.load(array)):
             pixels = np.asarray(Image.open(folder / f"{number:05}.png")).reshape(x.shape)
             values = MODELS[name].values
-            assert np.array_equal((pixels * (values - 1) / 255).round(), x)
+            assert np.array_equal((pixels.astype(float) * (values - 1) / 255).round(), x)
 
 
 def test_sheets_show_the_pictures(checkpoints, tmp_path):

@@ -133,6 +133,25 @@ def test_every_finished_line_is_told_with_what_is_known_so_far():
             assert torch.equal(seen.flatten(1), wanted)
 
 
+@pytest.mark.parametrize("name", ["2d-deep", "3d-channels", "4d-rows"])
+def test_a_cache_may_bring_its_own_attention(name):
+    """As kernels.py does on a GPU: one scaled step of an outer level to all before it."""
+    found = VARIANTS[name]
+    model, calls = tiny_model(found), {}
+
+    def attend(q, k, v, scale):
+        scores = torch.einsum("rlfne,rmfne->rlfnm", q * scale, k)
+        return torch.einsum("rlfnm,rmfne->rlfne", scores.softmax(-1), v)
+
+    caches = Caches(model, 3)
+    for cache in (cache for level in caches.outer for cache in level if cache):
+        cache.attend = count_calls(calls, "attend", attend)
+    x = torch.full((3, *found.axes, found.channels), -1)
+    with torch.no_grad():
+        walk(model, x, gumbel_max(found, 3, 0), caches=caches)
+    assert torch.equal(x, draw(model, 3)) and calls["attend"] > 1
+
+
 def test_a_cache_returns_what_was_added_and_nothing_beyond():
     cache = LineCache(torch.full((2, 5, 1, 2, 3), 9.0), torch.full((2, 5, 1, 2, 3), 9.0))
     first, second = torch.randn(2, 2, 1, 2, 3), torch.randn(2, 1, 1, 2, 3)

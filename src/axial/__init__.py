@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from axial.attention import AxialAttention
     from axial.batches import EvaluationBatches, TrainingBatches
     from axial.checkpoint import fingerprint, load, save
+    from axial.completion import complete
     from axial.config import DataShape, ModelConfig, TrainConfig
     from axial.data import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
@@ -27,6 +28,7 @@ _HOMES = {
     "attention": ["AxialAttention"],
     "batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoint": ["fingerprint", "load", "save"],
+    "completion": ["complete"],
     "config": ["DataShape", "ModelConfig", "TrainConfig"],
     "data": ["open_packed"],
     "errors": ["AxialError", "CheckpointError", "ConfigError", "DataError", "InputError"],
@@ -57,6 +59,7 @@ __all__ = [
     "TrainingBatches",
     "bits",
     "bits_per_dim",
+    "complete",
     "draw",
     "element_bits",
     "evaluate",
