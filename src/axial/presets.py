@@ -87,9 +87,9 @@ def small(data: DataShape = _PICTURE) -> Recipe:
     """A model for any data, to try things out on a CPU."""
     training = TrainConfig(
         steps=2000,
-        batch=16,
+        batch=8,
         learning_rate=2e-3,
-        warmup=50,
+        warmup=20,
         log_every=5,
         save_every=25,
         validate_every=50,
