@@ -53,9 +53,7 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
                 label=shown,
                 marker="." * (name == "validation"),
             )
-    settled = sorted(
-        record["loss"] for record in log if math.isfinite(record.get("loss", math.nan))
-    )
+    settled = sorted(record["loss"] for record in log if record.get("loss") is not None)
     if len(settled) > 20:  # the first steps would flatten all the rest
         axes.set_ylim(settled[0] - 0.1, settled[int(len(settled) * 0.95)] + 0.1)
     axes.set(xlabel="step", ylabel="bits/dim")

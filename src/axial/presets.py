@@ -63,7 +63,13 @@ def bair(data: DataShape = _VIDEO) -> Recipe:
 def cifar10(data: DataShape = _PICTURE) -> Recipe:
     """A model of CIFAR-10 that one GPU trains in minutes; unconditional, mirrored at random."""
     training = TrainConfig(
-        steps=30_000, batch=64, learning_rate=1e-3, warmup=300, flip=True, labels=False
+        steps=30_000,
+        batch=64,
+        learning_rate=1e-3,
+        warmup=300,
+        flip=True,
+        labels=False,
+        hold_out="last",
     )
     return Recipe(model=base(data).model, training=training)
 
