@@ -96,7 +96,7 @@ def main() -> None:
         recipe.training,
         steps=args.steps,
         batch=args.batch or recipe.training.batch,
-        save_every=min(args.steps, recipe.training.save_every),
+        save_every=max(1, args.steps // 2),
         validation=0,
         sample_every=0,
     )
