@@ -11,8 +11,10 @@ import json
 import statistics
 from pathlib import Path
 
+import axial
 from axial.cli import main as axial_command
 from axial.pictures import write_curve
+from axial.survey import codec_bits
 
 STEPS = 10_500
 TRAIN = ["--steps", str(STEPS), "--validation", "1000", "--validate-every", "1500"]
@@ -54,6 +56,13 @@ def show(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def codecs(test: str) -> str:
+    """What lossless codecs need for the same images, each a file with its header."""
+    packed = axial.open_packed(test)
+    found = codec_bits(packed, len(packed))
+    return "codecs: " + ", ".join(f"{name} {bits:.4f}" for name, bits in found.items())
+
+
 def main() -> None:
     """Train, evaluate, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -68,6 +77,8 @@ def main() -> None:
         where = ["--json", str(folder / "test.json"), "--map", str(folder / "bits.png")]
         axial_command(["evaluate", str(folder), "--data", args.test, *where])
     table = show(folder)
+    if args.test:
+        table += f"\n{codecs(args.test)}"
     (folder / "table.txt").write_text(table + "\n")
     lines = (folder / "log.jsonl").read_text().splitlines()
     write_curve(folder / "curve.png", [json.loads(line) for line in lines])
