@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test clean
+.PHONY: setup test demo clean
 
 setup: .venv/installed
 
@@ -16,6 +16,9 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
+
+demo: setup
+	$(BIN)/python benchmarks/demo.py --out runs/digits
 
 clean:
 	rm -rf .venv build

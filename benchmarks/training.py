@@ -19,6 +19,7 @@ import torch
 import axial
 from axial.batches import TrainingBatches
 from axial.begin import Plan, begin
+from axial.config import ModelConfig
 from axial.cost import parameters, training_flops
 from axial.data import Packed
 from axial.model import AxialTransformer
@@ -35,8 +36,7 @@ ROUNDS = 5
 def bare_step(packed: Packed, plan: Plan, team: Ranks) -> float:
     """Seconds of forward, backward and optimizer alone, on a batch that is already there."""
     config = plan.training
-    shape = packed.shape if config.labels else replace(packed.shape, classes=0)
-    trainer = Trainer(AxialTransformer(PRESETS[plan.preset](shape).model), config, team)
+    trainer = Trainer(AxialTransformer(model_of(packed, plan)), config, team)
     ((x, channel, label),) = trainer.parts(TrainingBatches(packed, config.batch, seed=0).at(0))
 
     def step() -> None:
@@ -45,15 +45,21 @@ def bare_step(packed: Packed, plan: Plan, team: Ranks) -> float:
 
     for _ in range(WARM_UP):
         step()
-    rounds = []
+    rounds, each = [], max(1, config.steps // ROUNDS)
     for _ in range(ROUNDS):
         synchronize(team.device)
         begun = time.perf_counter()
-        for _ in range(config.steps // ROUNDS):
+        for _ in range(each):
             step()
         synchronize(team.device)
-        rounds.append((time.perf_counter() - begun) / (config.steps // ROUNDS))
+        rounds.append((time.perf_counter() - begun) / each)
     return statistics.median(rounds)
+
+
+def model_of(packed: Packed, plan: Plan) -> ModelConfig:
+    """What the preset trains on this data."""
+    shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
+    return PRESETS[plan.preset](shape).model
 
 
 def loop_steps(packed: Packed, plan: Plan, team: Ranks) -> tuple[float, float]:
@@ -90,7 +96,7 @@ def main() -> None:
         recipe.training,
         steps=args.steps,
         batch=args.batch or recipe.training.batch,
-        save_every=args.steps // 2,
+        save_every=max(1, args.steps // 2),
         validation=0,
         sample_every=0,
     )
@@ -100,10 +106,9 @@ def main() -> None:
         between, whole = loop_steps(packed, plan, team)
         peak = matrix_peak(team.device)
     name = torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
-    flops = training_flops(recipe.model) * training.batch
-    print(
-        f"{name}, torch {torch.__version__}, {args.preset}: {parameters(recipe.model):,} parameters"
-    )
+    model = model_of(packed, plan)
+    flops = training_flops(model) * training.batch
+    print(f"{name}, torch {torch.__version__}, {args.preset}: {parameters(model):,} parameters")
     print(f"batch {training.batch}, {args.steps} steps, a checkpoint every {training.save_every}")
     for what, each in (
         ("forward, backward, optimizer", bare),

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 import axial
-from axial import CheckpointError, ConfigError, TrainConfig
-from axial.begin import Plan, begin, open_again
+from axial import CheckpointError, ConfigError, DataError, TrainConfig
+from axial.batches import split
+from axial.begin import Plan, _create, begin, open_again
 from axial.cli import main
 from axial.config import Sizes
 from axial.errors import TrainingError
@@ -28,7 +29,7 @@ from axial.presets import PRESETS
 from axial.ranks import Ranks
 from axial.readings import Readings
 from axial.runs import Run
-from axial.train import train
+from axial.train import draw_some, train
 from axial.trainer import SliceBits
 
 ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
@@ -56,8 +57,8 @@ def run_to_end(*args, ranks=1):
     return done.stdout
 
 
-def kill_in_the_middle(folder, *args, ranks=1, at=20, number=signal.SIGKILL):
-    """Start a run, end it once a checkpoint of step `at` is there; return its exit status."""
+def kill_in_the_middle(folder, *args, ranks=1, at=20):
+    """Start a run, and kill every process of it once a checkpoint of step `at` is there."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     quiet = subprocess.DEVNULL
     with subprocess.Popen(
@@ -66,11 +67,18 @@ def kill_in_the_middle(folder, *args, ranks=1, at=20, number=signal.SIGKILL):
         while not (folder / f"checkpoints/step-{at:08d}").exists():
             assert process.poll() is None, "it ended by itself"
             time.sleep(0.002)
-        if number == signal.SIGKILL:
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
-        return process.wait()
+        for pid in [process.pid, *descendants(process.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+    before = len(Run(folder).log())
+    time.sleep(0.3)
+    assert len(Run(folder).log()) == before, "someone is still training"
+
+
+def descendants(pid):
+    """All processes that a process has started; torchrun's workers are in sessions of their own."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [one for child in map(int, children) for one in (child, *descendants(child))]
 
 
 def step_of(folder):
@@ -116,9 +124,10 @@ def test_a_run_leaves_a_model_samples_a_curve_and_a_log(alone, capsys):
     scored = [record for record in Run(alone).log() if "validation" in record]
     assert [record["step"] for record in scored] == [20, 40, 60]
     best = min(scored, key=lambda record: record["validation"])
-    held_out = axial.open_packed(alone / "data/data.npy")
-    x = torch.from_numpy(held_out.rows(range(1497 - 74, 1497)).astype(np.int64))
-    label = torch.from_numpy(held_out.labels[-74:])
+    packed = axial.open_packed(alone / "data/data.npy")
+    _, held_out = split(1497, 74, "spread")
+    x = torch.from_numpy(packed.rows(held_out).astype(np.int64))
+    label = torch.from_numpy(packed.labels[held_out])
     found = axial.bits_per_dim(axial.load(alone), x, label).mean()
     assert float(found) == pytest.approx(best["validation"], abs=1e-6)
     assert len(Run(alone).checkpoints()) == 2
@@ -132,19 +141,23 @@ def test_a_killed_process_loses_nothing_but_time(tmp_path, alone):
     assert_same_ending(folder, alone)
 
 
-def test_two_ranks_find_the_same_killed_or_not_and_one_can_go_on(tmp_path, exact):
-    flags = ["--dropout", "0", *COMMON]
+def test_two_ranks_go_on_bit_for_bit_with_dropout(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    run_to_end("train", "digits", "--out", whole, *flags, ranks=2)
-    kill_in_the_middle(cut, "train", "digits", "--out", cut, *flags, ranks=2)
+    run_to_end("train", "digits", "--out", whole, *COMMON, ranks=2)
+    kill_in_the_middle(cut, "train", "digits", "--out", cut, *COMMON, ranks=2)
     assert 20 <= step_of(cut) < STEPS
-    moved = tmp_path / "moved"
-    shutil.copytree(cut, moved)
     run_to_end("train", "--resume", cut, ranks=2)
     assert_same_ending(cut, whole)
-    np.testing.assert_allclose(losses(whole), losses(exact), rtol=0, atol=1e-5)
-    main(["train", "--resume", str(moved)])
-    np.testing.assert_allclose(losses(moved), losses(exact), rtol=0, atol=1e-5)
+
+
+def test_two_ranks_find_what_one_finds_and_one_goes_on_with_theirs(tmp_path, exact):
+    flags = ["--dropout", "0", *COMMON]
+    folder = tmp_path / "run"
+    kill_in_the_middle(folder, "train", "digits", "--out", folder, *flags, ranks=2)
+    assert 20 <= step_of(folder) < STEPS
+    np.testing.assert_allclose(losses(folder), losses(exact)[: len(losses(folder))], 0, 1e-5)
+    main(["train", "--resume", str(folder)])
+    np.testing.assert_allclose(losses(folder), losses(exact), rtol=0, atol=1e-5)
 
 
 def test_shards_find_the_same_and_go_on_whole(tmp_path, exact):
@@ -231,6 +244,9 @@ def test_a_poisoned_checkpoint_is_refused_and_the_one_before_it_named(tmp_path, 
 
 def test_a_resume_with_other_settings_or_other_data_is_refused(tmp_path, alone):
     wrong = {
+        "was started with init None, not": ["--init", tmp_path],
+        "was started with stack_frames False, not True": ["--stack-frames"],
+        "was started with split None, not test": ["--split", "test"],
         "was started with steps 60, not 70": ["--steps", 70],
         "was started with width 16, not 32": ["--width", 32],
         "was started with decoder_layers [2, 1], not [2, 2]": ["--decoder-layers", 2, 2],
@@ -269,7 +285,7 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
         "name a preset": ["--out", out],
         "give --data": ["cifar10", "--out", out],
         "no such file": ["small", "--out", out, "--data", tmp_path / "nothing"],
-        "does not split into 3 heads": ["digits", "--out", out, "--heads", 5],
+        "does not split into 5 heads": ["digits", "--out", out, "--heads", 5],
         "steps is 0": ["digits", "--out", out, "--steps", 0],
         "leave some to train on": ["digits", "--out", out, "--validation", 2000],
         "bair stacks 16 frames": ["bair", "--out", out, "--data", "digits"],
@@ -278,7 +294,6 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
         "cannot be used here": ["digits", "--out", out, "--device", "cuda:7"],
         "cannot be made": ["digits", "--out", "/proc/run"],
     }
-    lines["does not split into 5 heads"] = lines.pop("does not split into 3 heads")
     for message, args in lines.items():
         assert message in fails("train", *args), args
         assert not out.exists(), args
@@ -287,6 +302,72 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
     assert caught.value.code == 2
     shown = capsys.readouterr().err
     assert shown == "axial train: '--widht' is not known; did you mean --width?\n"
+
+
+@pytest.mark.parametrize("args", [["digits", "--out"], ["--out"]])
+def test_the_preset_decides_wherever_it_stands(tmp_path, args):
+    flags = ["--validation", "0", "--width", "8", "--heads", "2", "--steps", "1"]
+    main(["train", *args, str(tmp_path / "run"), *([] if "digits" in args else ["digits"]), *flags])
+    about = Run(tmp_path / "run").about
+    assert about["training"]["batch"] == PRESETS["digits"]().training.batch
+    main(["train", f"--resume={tmp_path / 'run'}"])
+    message = fails("train", "--out", tmp_path / "x", "digitz")
+    assert "did you mean digits?" in message
+
+
+def test_a_single_held_out_example_has_no_error_bar(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 3, (25, 3, 4)))
+    sizes = ["--width", "8", "--heads", "2", "--steps", "2"]
+    run = tmp_path / "run"
+    main(["train", "small", "--data", str(tmp_path / "x.npy"), "--out", str(run), *sizes])
+    shown = capsys.readouterr().err
+    assert "(1 of 25 images, x), held out, the best" in shown
+
+
+def test_held_out_examples_are_spread_or_the_last():
+    kept, chosen = split(100, 4, "spread")
+    assert chosen.tolist() == [12, 37, 62, 87]
+    assert sorted([*kept, *chosen]) == list(range(100))
+    kept, chosen = split(100, 4, "last")
+    assert chosen.tolist() == [96, 97, 98, 99] and kept.tolist() == list(range(96))
+    assert [len(part) for part in split(5, 0, "spread")] == [5, 0]
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused_before_a_folder_is_made(tmp_path):
+    two = Ranks(rank=0, count=2, device=torch.device("cpu"))
+    odd = replace(plan(), training=replace(plan().training, batch=7))
+    with pytest.raises(DataError, match="batch 7 does not split over 2 ranks"):
+        _create(odd, tmp_path / "run", two)
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_run_files_are_one_line(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"loss": 3}\n[]\nnothing\n')
+    main(["train", "--resume", str(folder)])
+    about = json.loads((folder / "run.json").read_text())
+    for harm in ({"training": None}, {"model": []}, {"data": {}}, {"data": None}):
+        (folder / "run.json").write_text(json.dumps(about | harm))
+        assert "run.json" in fails("train", "--resume", folder)
+
+
+def test_more_ranks_than_pictures_draw_them_all(alone):
+    packed = axial.open_packed(alone / "data/data.npy")
+    many = [Ranks(rank=rank, count=1, device=torch.device("cpu")) for rank in range(1)]
+    model = axial.load(alone)
+    whole = draw_some(model, packed, np.arange(3), many[0])
+
+    class Alone(Ranks):
+        def sum(self, x):
+            return x
+
+    shares = [
+        draw_some(model, packed, np.arange(3), Alone(rank=r, count=50, device=many[0].device))
+        for r in range(50)
+    ]
+    assert torch.equal(sum(shares), whole)
 
 
 def test_fine_tuning_starts_from_the_weights_it_is_given(tmp_path, alone):
@@ -413,7 +494,7 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_leaves_a_good_checkpoint(
 def test_readings_are_means_over_finite_steps():
     settings = TrainConfig(steps=9, batch=1, learning_rate=1.0, bad_steps=1)
     readings = Readings(10, settings, ALONE)
-    for loss, norm in ((1.0, 4.0), (math.nan, 1.0), (3.0, 8.0)):
+    for loss, norm in ((1.0, 4.0), (9.0, math.nan), (3.0, 8.0)):
         readings.add(torch.tensor([loss, norm]))
     found = readings.read()
     assert (found.loss, found.norm, found.skipped) == (2.0, 6.0, (12,))

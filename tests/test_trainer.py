@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 
-from axial import AxialTransformer, CheckpointError, TrainConfig, bits_per_dim
+from axial import AxialTransformer, CheckpointError, DataError, TrainConfig, bits_per_dim
 from axial.batches import Batch, channels
 from axial.ranks import Ranks
 from axial.trainer import SliceBits, Trainer
@@ -140,15 +140,27 @@ def test_a_state_that_was_saved_goes_on_bit_for_bit(recompute):
         assert torch.equal(tensor, found[name]), name
 
 
-def test_dropout_differs_from_step_to_step():
-    trainer = Trainer(tiny_model(replace(COLOUR, dropout=0.5)), TRAINING, ALONE)
-    (parts,) = trainer.parts(batch_of(COLOUR, 6))
-    losses = set()
-    for number in range(3):
-        trainer.step(number, batch_of(COLOUR, 6))
-        torch.manual_seed(number)
-        losses.add(trainer.loss(*parts).item())
-    assert len(losses) == 3
+def test_dropout_follows_from_step_and_rank():
+    still = replace(TRAINING, learning_rate=1e-30, warmup=0)
+    model = tiny_model(replace(COLOUR, dropout=0.5))
+    batch = batch_of(COLOUR, 6)
+
+    def loss(step, rank):
+        place = Ranks(rank=rank, count=1, device=torch.device("cpu"))
+        return float(Trainer(copy.deepcopy(model), still, place).step(step, batch)[0])
+
+    found = [loss(0, 0), loss(1, 0), loss(0, 1), loss(1, 1)]
+    assert len(set(found)) == 4
+    torch.manual_seed(123)
+    assert [loss(0, 0), loss(1, 0), loss(0, 1), loss(1, 1)] == found
+
+
+def test_values_that_the_model_lacks_are_refused_before_they_reach_it():
+    trainer = Trainer(tiny_model(COLOUR), TRAINING, ALONE)
+    batch = batch_of(COLOUR, 6)
+    batch.x[3, 1, 2, 0] = 3
+    with pytest.raises(DataError, match="the data holds 3, but the model has 3 values"):
+        trainer.step(0, batch)
 
 
 def test_a_step_that_is_not_finite_leaves_weights_and_moments_alone():

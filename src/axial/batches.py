@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from axial.config import HoldOut
 from axial.data import Packed
 from axial.errors import DataError
 
@@ -62,7 +63,7 @@ class TrainingBatches:
         flip: bool = False,
         subset: Indices | None = None,
     ) -> None:
-        _check_share(batch, rank, ranks)
+        check_share(batch, rank, ranks)
         if not 0 <= seed < 1 << 64:
             raise DataError(f"seed is {seed}: use a whole number from 0 to 2 ** 64 - 1")
         self.packed = packed
@@ -116,7 +117,7 @@ class EvaluationBatches:
         ranks: int = 1,
         subset: Indices | None = None,
     ) -> None:
-        _check_share(batch, rank, ranks)
+        check_share(batch, rank, ranks)
         self.packed = packed
         self.batch = batch
         self._mine = slice(rank * batch // ranks, (rank + 1) * batch // ranks)
@@ -138,6 +139,15 @@ class EvaluationBatches:
         return _ahead(self.at, first, len(self))
 
 
+def split(examples: int, held_out: int, which: HoldOut) -> tuple[Indices, Indices]:
+    """Indices to train on, and those held out: the last ones, or every so manyth."""
+    everything = np.arange(examples)
+    if which == "last":
+        return everything[: examples - held_out], everything[examples - held_out :]
+    chosen = (2 * np.arange(held_out) + 1) * examples // max(1, 2 * held_out)
+    return np.delete(everything, chosen), chosen
+
+
 def order(seed: int, epoch: int, count: int) -> Indices:
     """The permutation of an epoch.
 
@@ -150,14 +160,12 @@ def order(seed: int, epoch: int, count: int) -> Indices:
 
 def flips(seed: int, epoch: Indices, index: Indices) -> NDArray[np.bool_]:
     """Which examples are mirrored in an epoch: a fair coin from (seed, epoch, index)."""
-    words = _mix(_mix(np.uint64(seed), epoch.astype(np.uint64)), index.astype(np.uint64))
-    return (words >> np.uint64(63)).astype(bool)
+    return (_words(seed, epoch, index) >> np.uint64(63)).astype(bool)
 
 
 def channels(seed: int, epoch: Indices, index: Indices, first: int, end: int) -> Indices:
     """Which channel of `first` to `end - 1` each example is trained on in an epoch, uniformly."""
-    words = _mix(_mix(np.uint64(seed), epoch.astype(np.uint64)), index.astype(np.uint64))
-    words = _mix(words, _CHANNELS) >> np.uint64(1)
+    words = _mix(_words(seed, epoch, index), _CHANNELS) >> np.uint64(1)
     return first + words.astype(np.int64) % (end - first)
 
 
@@ -165,6 +173,10 @@ def dropout_seed(seed: int, step: int, rank: int) -> int:
     """What a rank's generator starts from at a step: nothing random need be saved."""
     word = _mix(_mix(np.uint64(seed), np.uint64(step)), np.uint64(rank))
     return int(_mix(word, _DROPOUT))
+
+
+def _words(seed: int, epoch: Indices, index: Indices) -> Any:
+    return _mix(_mix(np.uint64(seed), epoch.astype(np.uint64)), index.astype(np.uint64))
 
 
 def _mix(state: Any, value: Any) -> Any:
@@ -244,7 +256,8 @@ def _examples(packed: Packed, subset: Sequence[int] | Indices | None) -> Indices
     return indices
 
 
-def _check_share(batch: int, rank: int, ranks: int) -> None:
+def check_share(batch: int, rank: int, ranks: int) -> None:
+    """Refuse a batch that the ranks cannot share equally."""
     if batch < 1 or ranks < 1 or batch % ranks:
         raise DataError(
             f"batch {batch} does not split over {ranks} ranks: use a multiple of {ranks}"

@@ -5,11 +5,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 import axial
+from axial.batches import check_share
 from axial.checkpoint import fingerprint, load
 from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
 from axial.data import Packed, is_packed, open_packed
@@ -47,55 +48,93 @@ def begin(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 
     Every rank calls it; the main one writes. The folder must be one that all can see.
     """
-    if not ranks.main:
-        ranks.wait()
-        run = Run(out)
-        return run, open_again(run)
+    return ranks.first_main(lambda: _create(plan, out, ranks) if ranks.main else _join(out))
+
+
+def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
+    new = not out.exists()
     reserve(out)
     try:
         packed = _open(plan, out)
-        model, start = _model(plan, packed)
+        model, packed, start = _model(plan, packed)
         plan.training.held_out(len(packed))
-        run = Run.create(out, _about(plan, packed, model, start, out))
-    except BaseException:
+        check_share(plan.training.batch, ranks.rank, ranks.count)
+        return Run.create(out, _about(plan, packed, model, start, out)), packed
+    except BaseException as error:
         shutil.rmtree(out, ignore_errors=True)
+        if not new:
+            out.mkdir(exist_ok=True)
+        if isinstance(error, OSError):
+            reason = error.strerror or error
+            raise ConfigError(f"{out}: cannot be written ({reason})") from error
         raise
-    ranks.wait()
-    return run, packed
+
+
+def _join(out: Path) -> tuple[Run, Packed]:
+    run = Run(out)
+    return run, open_again(run)
 
 
 def open_again(run: Run, data: str | None = None) -> Packed:
     """The data of a run, or the same array at another place; any other is refused."""
     about = run.about["data"]
-    path = Path(data) if data else run.folder / about["file"]  # an absolute path stays as it is
-    if not is_packed(path):
-        raise DataError(
-            f"{path}: the data of this run is not there; give --data, the same array elsewhere"
-        )
-    packed = open_packed(path, stack_frames=about["stack_frames"])
-    for name, found in _identity(packed).items():
-        if about[name] != found:
+    try:
+        path = Path(data) if data else run.folder / about["file"]  # an absolute path stays so
+        if not is_packed(path):
             raise DataError(
-                f"{path}: is not what {run.folder} was trained on ({name} {found!r}, not "
-                f"{about[name]!r}); give the same --data, or start a new run"
+                f"{path}: the data of this run is not there; give --data, the same array elsewhere"
             )
+        packed = open_packed(path, stack_frames=about["stack_frames"])
+        for name, found in _identity(packed).items():
+            if about[name] != found:
+                raise DataError(
+                    f"{path}: is not what {run.folder} was trained on ({name} {found!r}, not "
+                    f"{about[name]!r}); give the same --data, or start a new run"
+                )
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{run.folder}: run.json does not name its data; it is damaged") from error
     return packed
 
 
-def check_same(run: Run, training: TrainConfig, sizes: Sizes, preset: str | None) -> None:
+class Asked(Protocol):
+    """What a user may say again when going on with a run."""
+
+    @property
+    def preset(self) -> str | None: ...
+    @property
+    def training(self) -> TrainConfig: ...
+    @property
+    def sizes(self) -> Sizes: ...
+    @property
+    def reading(self) -> ReadOptions: ...
+    @property
+    def stack_frames(self) -> bool: ...
+    @property
+    def init(self) -> Path | None: ...
+
+
+def check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
     """Refuse to go on with settings other than the run's own."""
-    about = run.about
-    asked: dict[str, Any] = training.to_json() | sizes.given
-    if preset is not None:
-        asked["preset"] = preset
-    own = about["training"] | about["model"] | {"preset": about["preset"]}
-    for name, value in asked.items():
+    about, data = run.about, run.about["data"]
+    own = about["training"] | about["model"] | data.get("reading", {})
+    own |= {"preset": about["preset"], "stack_frames": data.get("stack_frames")}
+    own["init"] = (about.get("init") or {}).get("folder")
+    wanted: dict[str, Any] = asked.training.to_json() | asked.sizes.given
+    wanted |= {name: getattr(asked.reading, name) for name in asked.reading.given}
+    if asked.preset is not None:
+        wanted["preset"] = asked.preset
+    if asked.stack_frames:
+        wanted["stack_frames"] = True
+    if asked.init is not None:
+        wanted["init"] = str(asked.init.resolve())
+    for name, value in wanted.items():
         value = list(value) if isinstance(value, tuple) else value
-        if value != own[name]:
+        if value != own.get(name):
             raise ConfigError(
-                f"{run.folder}: was started with {name} {own[name]}, not {value}; leave it out, or "
-                f"start a new run with --init {run.folder}"
+                f"{run.folder}: was started with {name} {own.get(name)}, not {value}; leave it "
+                f"out, or start a new run with --init {run.folder}"
             )
+    check_share(asked.training.batch, ranks.rank, ranks.count)
 
 
 def _open(plan: Plan, out: Path) -> Packed:
@@ -110,20 +149,21 @@ def _open(plan: Plan, out: Path) -> Packed:
     return packed
 
 
-def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, dict[str, Any] | None]:
-    """What is trained, and what it starts from."""
+def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, Any] | None]:
+    """What is trained, the data as it takes it, and what it starts from."""
     if plan.init is not None:
-        if plan.sizes.given.keys() - {"dropout"}:
-            name = next(iter(plan.sizes.given.keys() - {"dropout"}))
-            raise ConfigError(f"--{name.replace('_', '-')}: --init takes its model's own; leave it")
+        for name in plan.sizes.given.keys() - {"dropout"}:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {plan.sizes.given[name]}: with --init the sizes are "
+                f"those of {plan.init}; leave it out"
+            )
         model = load(plan.init)
-        as_modelled(packed, model.config)
         start = {"folder": str(plan.init.resolve()), "fingerprint": fingerprint(model)}
-        return replace(model.config, **plan.sizes.given), start
-    labels = plan.training.labels
-    shape = packed.shape if labels else replace(packed.shape, classes=0)
+        config = replace(model.config, **plan.sizes.given)
+        return config, as_modelled(packed, config), start
+    shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
     recipe: Recipe = PRESETS[plan.preset](shape)
-    return plan.sizes.applied(recipe.model), None
+    return plan.sizes.applied(recipe.model), packed, None
 
 
 def _identity(packed: Packed) -> dict[str, Any]:

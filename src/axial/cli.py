@@ -178,11 +178,12 @@ def train(args: Sequence[str]) -> None:
     from axial.train import train
 
     with ranks(flags.device) as team:
-        if flags.out is None:
-            run = Run(flags.resume or "")
-            check_same(run, flags.training, flags.sizes, flags.preset)
+        if flags.resume is not None:
+            run = Run(flags.resume)
+            check_same(run, flags, team)
             packed = open_again(run, flags.data)
         else:
+            assert flags.out is not None  # _train_flags has seen to it
             plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})
             run, packed = begin(plan, flags.out, team)
         if team.main:
@@ -196,14 +197,15 @@ def train(args: Sequence[str]) -> None:
 
 def _train_flags(args: Sequence[str]) -> TrainFlags:
     """The flags with the defaults of the preset, or of the run to go on with."""
-    name = args[0] if args and not args[0].startswith("-") else None
-    default = TrainFlags(preset=name)
-    if name is not None and name not in PRESETS:
-        raise ConfigError(f"as a preset {_unknown(name, PRESETS)}")
-    if name is not None:
-        default = replace(default, training=PRESETS[name]().training)
-    if "--resume" in args[:-1]:
-        default = replace(default, training=_training_of(args[args.index("--resume") + 1]))
+    plain = [arg for arg in args if arg not in ("-h", "--help")]
+    asked, _ = tyro.cli(TrainFlags, args=plain, prog="axial train", return_unknown_args=True)
+    default = TrainFlags(preset=asked.preset)
+    if asked.preset is not None and asked.preset not in PRESETS:
+        raise ConfigError(f"as a preset {_unknown(asked.preset, PRESETS)}")
+    if asked.resume is not None:
+        default = replace(default, training=_training_of(asked.resume))
+    elif asked.preset is not None:
+        default = replace(default, training=PRESETS[asked.preset]().training)
     flags = _parse(TrainFlags, args, "train", default=default)
     if flags.resume is None and flags.preset is None:
         raise ConfigError("name a preset to train, or --resume a run")
@@ -212,7 +214,7 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     return flags
 
 
-def _training_of(folder: str) -> TrainConfig:
+def _training_of(folder: Path) -> TrainConfig:
     from axial.runs import Run
 
     return TrainConfig.from_json(Run(folder).about["training"])

@@ -13,6 +13,7 @@ ChannelMode = Literal["encode", "rows", "columns"]
 Optimizer = Literal["adam", "adamw"]
 Schedule = Literal["constant", "cosine"]
 Precision = Literal["float32", "bfloat16"]
+HoldOut = Literal["spread", "last"]
 _Config = TypeVar("_Config", "ModelConfig", "TrainConfig")
 
 
@@ -226,7 +227,9 @@ class TrainConfig:
     labels: bool = True
     """Condition the model on labels where the data has them."""
     validation: int | None = None
-    """Last examples of the data, held out; unless told a twentieth, at most 16 batches."""
+    """Examples held out of the data; unless told a twentieth, at most 16 batches."""
+    hold_out: HoldOut = "spread"
+    """Which: spread evenly over the file, as it may be sorted, or its last ones."""
     precision: Precision | None = None
     """Unless told, bfloat16 autocast on a GPU and float32 on a CPU."""
     compile: bool | None = None
@@ -254,7 +257,7 @@ class TrainConfig:
         for name in ("learning_rate", "beta2", "weight_decay", "clip", "ema"):
             object.__setattr__(self, name, _as_float(name, getattr(self, name)))
         _check_choices(self, optimizer=get_args(Optimizer), schedule=get_args(Schedule))
-        _check_choices(self, precision=(None, *get_args(Precision)))
+        _check_choices(self, precision=(None, *get_args(Precision)), hold_out=get_args(HoldOut))
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}: use a positive number")
@@ -280,7 +283,7 @@ class TrainConfig:
         return min(decay, (1 + step) / (10 + step)) if self.ema_warmup else decay
 
     def held_out(self, examples: int) -> int:
-        """How many of the data's last examples are kept for validation."""
+        """How many of the data's examples are kept for validation."""
         if self.validation is None:
             return min(examples // 20, 16 * self.batch)
         if self.validation >= examples:

@@ -1,6 +1,8 @@
 """What it takes for a file to be there for good, and for others to be able to read it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -13,16 +15,22 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all: it takes its name when it is on the disk."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write to; what is written there takes its name whole or never."""
     scratch = path.with_name(f".{path.name}-unfinished")
     try:
-        scratch.write_text(text)
+        yield scratch
         flush(scratch)
         scratch.replace(path)
-    except OSError:
+    finally:
         scratch.unlink(missing_ok=True)
-        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    with replacing(path) as scratch:
+        scratch.write_text(text)
 
 
 def give_usual_mode(path: Path) -> None:

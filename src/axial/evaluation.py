@@ -26,6 +26,7 @@ from axial.batches import Batch, EvaluationBatches, Indices
 from axial.checkpoint import fingerprint
 from axial.config import ModelConfig, Precision
 from axial.data import Description, Packed
+from axial.disk import replacing
 from axial.errors import DataError
 from axial.fitting import as_modelled
 from axial.likelihood import element_bits, planes_at_once
@@ -291,14 +292,11 @@ def _key(mark: str, packed: Packed, index: Indices, precision: str) -> dict[str,
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to, moved there once all is written."""
-    scratch = path.with_name(f".{path.name}-unfinished")
     try:
-        yield scratch
-        scratch.replace(path)
+        with replacing(path) as scratch:
+            yield scratch
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be written ({error})") from error
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:

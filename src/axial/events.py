@@ -32,7 +32,8 @@ class EventFile:
 
     def picture(self, step: int, name: str, path: Path) -> None:
         """A PNG file."""
-        width, height = Image.open(path).size
+        with Image.open(path) as image_file:
+            width, height = image_file.size
         image = write_field(1, height) + write_field(2, width) + write_field(3, 3)
         image += write_field(4, path.read_bytes())
         value = write_field(1, write_field(1, name.encode()) + write_field(4, image))

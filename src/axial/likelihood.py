@@ -13,7 +13,7 @@ from torch import Tensor
 
 from axial.causal import given
 from axial.config import ModelConfig
-from axial.model import AxialTransformer, evaluating
+from axial.model import AxialTransformer, evaluating, plane_of
 
 _WORKING_BYTES = 1 << 30
 
@@ -108,8 +108,7 @@ def _score(
             if config.channel_mode == "encode":
                 on_device = channel.to(device)
                 logits = model.channel_logits(part, on_device, *conditions)
-                index = on_device.view(-1, *(1,) * (part.ndim - 1)).expand(*part.shape[:-1], 1)
-                part = part.long().gather(-1, index).squeeze(-1)
+                part = plane_of(part.long(), on_device)
                 counted = predicted[..., first]
             else:
                 logits = model(part, *conditions)

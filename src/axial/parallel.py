@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,14 +21,17 @@ from axial.ranks import Ranks
 Parallel = Literal["ddp", "fsdp"]
 
 
-def shard_module(module: nn.Module, ranks: Ranks, *, dtype: torch.dtype) -> None:
-    """Cut every block's parameters into one shard for each rank; `dtype` is what is computed in."""
+def shard_module(module: nn.Module, ranks: Ranks) -> None:
+    """Cut every block's parameters, and those of no block, into one shard for each rank.
+
+    They are gathered in float32 and cast where autocast says so: shards compute what whole
+    weights compute.
+    """
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
-    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for part in module.modules():
         if isinstance(part, Block):
-            fully_shard(part, mesh=mesh, mp_policy=precision)
-    fully_shard(module, mesh=mesh, mp_policy=precision)
+            fully_shard(part, mesh=mesh)
+    fully_shard(module, mesh=mesh)
 
 
 def replicate_module(module: nn.Module, ranks: Ranks) -> nn.Module:

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from axial.data import Array, Packed
+from axial.disk import replacing
 from axial.errors import DataError
 
 _GAP = 2
@@ -53,9 +54,7 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
                 label=shown,
                 marker="." * (name == "validation"),
             )
-    settled = sorted(
-        record["loss"] for record in log if math.isfinite(record.get("loss", math.nan))
-    )
+    settled = sorted(record["loss"] for record in log if record.get("loss") is not None)
     if len(settled) > 20:  # the first steps would flatten all the rest
         axes.set_ylim(settled[0] - 0.1, settled[int(len(settled) * 0.95)] + 0.1)
     axes.set(xlabel="step", ylabel="bits/dim")
@@ -71,13 +70,10 @@ def _write(path: Path | str, pixels: Array) -> None:
 
 def _put(path: Path | str, write: Callable[[Path], None]) -> None:
     """Let a file take its name when it is finished."""
-    path = Path(path)
-    scratch = path.with_name(f".{path.name}-unfinished")
     try:
-        write(scratch)
-        scratch.replace(path)
+        with replacing(Path(path)) as scratch:
+            write(scratch)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 

@@ -63,22 +63,28 @@ def bair(data: DataShape = _VIDEO) -> Recipe:
 def cifar10(data: DataShape = _PICTURE) -> Recipe:
     """A model of CIFAR-10 that one GPU trains in minutes; unconditional, mirrored at random."""
     training = TrainConfig(
-        steps=20_000, batch=256, learning_rate=1e-3, warmup=500, flip=True, labels=False
+        steps=30_000,
+        batch=64,
+        learning_rate=1e-3,
+        warmup=300,
+        flip=True,
+        labels=False,
+        hold_out="last",
     )
     return Recipe(model=base(data).model, training=training)
 
 
 def digits(data: DataShape = _DIGITS) -> Recipe:
     """A model of the 8 x 8 digits that a laptop trains in a minute."""
-    model = fitted(data, width=96, heads=4, rounds=2, inner_layers=3, dropout=0.1)
+    model = fitted(data, width=64, heads=4, rounds=2, inner_layers=3, dropout=0.1)
     training = TrainConfig(
-        steps=1000,
+        steps=300,
         batch=64,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         warmup=50,
         save_every=100,
         validate_every=100,
-        sample_every=500,
+        sample_every=150,
     )
     return Recipe(model=model, training=training, source="digits")
 
@@ -87,9 +93,9 @@ def small(data: DataShape = _PICTURE) -> Recipe:
     """A model for any data, to try things out on a CPU."""
     training = TrainConfig(
         steps=2000,
-        batch=16,
+        batch=8,
         learning_rate=2e-3,
-        warmup=50,
+        warmup=20,
         log_every=5,
         save_every=25,
         validate_every=50,

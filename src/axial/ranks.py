@@ -5,17 +5,25 @@ Alone is the case of one rank: nothing is started and every sum is its own.
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from types import FrameType
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from axial.errors import ConfigError
+from axial.errors import AxialError, ConfigError
+
+_SAME_WISH_SECONDS = 3.0
+_TIMEOUT = timedelta(days=2)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +70,42 @@ class Ranks:
         """Go on when all have come this far."""
         self.any(False)
 
+    def first_main(self, do: Callable[[], _T]) -> _T:
+        """Do something on the main rank, then on the others; if it fails there, all end.
+
+        The main rank tells why; the others have nothing to add.
+        """
+        if not self.main:
+            if self.most(0):
+                sys.exit(1)
+            return do()
+        try:
+            found = do()
+        except AxialError:
+            self.most(1)
+            raise
+        self.most(0)
+        return found
+
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """Note signals that ask to end, in a list, instead of ending; a second one ends at once."""
+    """Note signals that ask to end, in a list, instead of ending; a later second one ends at once.
+
+    Launchers and schedulers send the same wish several times over: within seconds it is one.
+    """
     asked: list[int] = []
+    patience = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        nonlocal patience
+        if not asked:
+            asked.append(number)
+            patience = time.monotonic() + _SAME_WISH_SECONDS
+        elif time.monotonic() > patience:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+            signal.raise_signal(number)
 
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -99,7 +133,9 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if count > 1:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        # Others wait while the main rank packs a large source.
+        dist.init_process_group(backend, timeout=_TIMEOUT)
     try:
         yield Ranks(rank=rank, count=count, device=place)
     finally:

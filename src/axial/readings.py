@@ -49,7 +49,7 @@ class Readings:
         self._waiting = []
         good, skipped = [], []
         for step, (loss, norm) in enumerate(found.tolist(), first + 1):
-            if math.isfinite(loss) and math.isfinite(norm):
+            if math.isfinite(norm):  # what the update itself goes by
                 good.append((loss, norm))
                 self._bad_in_a_row = 0
                 continue

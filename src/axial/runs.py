@@ -14,8 +14,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from safetensors import SafetensorError
@@ -30,6 +31,7 @@ FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
 _RUN, _LOG, _LOCK = "run.json", "log.jsonl", ".lock"
 _TENSORS, _STATE = "training.safetensors", "state.json"
+_PARTS = {"preset": str, "model": dict, "training": dict, "data": dict}
 
 
 class Run:
@@ -43,6 +45,12 @@ class Run:
             )
         self.about = read_json(self.folder / _RUN)
         check_format(self.folder / _RUN, self.about.get("format"), FORMAT)
+        for name, kind in _PARTS.items():
+            if not isinstance(self.about.get(name), kind):
+                raise CheckpointError(
+                    f"{self.folder / _RUN}: {name!r} is missing or no {kind.__name__}; "
+                    f"the file is damaged"
+                )
 
     def __str__(self) -> str:
         """What it is, for a person: the data, the model, the training."""
@@ -72,7 +80,7 @@ class Run:
         with (self.folder / _LOCK).open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise ConfigError(
                     f"{self.folder}: another process is training here; wait for it, or stop it"
                 ) from error
@@ -101,17 +109,21 @@ class Run:
                 _remove(final)
             scratch.rename(final)
             flush(place)
+            for old in self.checkpoints()[:-keep]:
+                _remove(old)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(scratch, ignore_errors=True)
-            kept = self.checkpoints()
-            left = f"{kept[-1].name} is whole" if kept else "there is none before it"
-            reason = getattr(error, "strerror", None) or error
-            raise CheckpointError(
-                f"{final}: cannot be written ({reason}); {left}, `axial train --resume "
-                f"{self.folder}` goes on from it"
-            ) from error
-        for old in self.checkpoints()[:-keep]:
-            _remove(old)
+            raise self.unwritable(final, error) from error
+
+    def unwritable(self, path: Path, error: Exception) -> CheckpointError:
+        """What to say where the disk refuses: which file, and what is left to go on from."""
+        kept = self.checkpoints()
+        left = f"{kept[-1].name} is whole" if kept else "there is no checkpoint before it"
+        reason = getattr(error, "strerror", None) or error
+        return CheckpointError(
+            f"{path}: cannot be written ({reason}); {left}, `axial train --resume {self.folder}` "
+            f"goes on from there"
+        )
 
     def newest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """State and tensors of the last checkpoint, checked; None if there is none yet."""
@@ -143,8 +155,13 @@ class Run:
         """All complete lines of the log."""
         if not self.log_path.is_file():
             return []
-        lines = self.log_path.read_text().split("\n")[:-1]  # a crash may cut the last one
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        found = []
+        for line in self.log_path.read_text(errors="replace").splitlines():
+            with suppress(ValueError):  # a crash may cut the last one
+                record = json.loads(line)
+                if isinstance(record, dict) and type(record.get("step")) is int:
+                    found.append(record)
+        return found
 
     def rewind_log(self, step: int) -> None:
         """Forget the lines of steps that will be done again."""
@@ -153,21 +170,38 @@ class Run:
 
 
 class Writer:
-    """Writes files in a thread of its own, one after another, while training goes on."""
+    """Writes files in a thread of its own, one after another, while training goes on.
+
+    Leaving it waits until all is on the disk.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "axial-writer")
         self._last: Future[None] | None = None
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown()
+        if error is None:
+            self.wait()
 
     def do(self, write: Callable[..., None], *args: Any, **how: Any) -> None:
         """Write as soon as what came before is written; its error, if any, is raised here."""
         self.wait()
         self._last = self._pool.submit(write, *args, **how)
 
-    def check(self) -> None:
-        """Raise the error of what is written, if it has failed already."""
-        if self._last and self._last.done():
-            self.wait()
+    @property
+    def failed(self) -> bool:
+        """Whether what was last to be written could not be; `wait` raises its error."""
+        last = self._last
+        return last is not None and last.done() and last.exception() is not None
 
     def wait(self) -> None:
         """Come back when all is on the disk."""

@@ -1,5 +1,7 @@
 """The training loop: when to step, look, draw and save; how to begin, go on and stop."""
 
+import math
+import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axial.batches import Indices, TrainingBatches
+from axial.batches import Indices, TrainingBatches, split
 from axial.causal import given as always_given
 from axial.checkpoint import fingerprint, load, save
 from axial.config import ModelConfig, TrainConfig
@@ -28,6 +30,7 @@ from axial.sample import draw
 from axial.trainer import Trainer
 from axial.watch import Watch
 
+_FAILED = 1000  # beyond every signal
 _PICTURES = 16
 """Pictures of a sheet of samples; where there are classes, up to four of each."""
 
@@ -68,17 +71,22 @@ def train(
 
     Every rank calls it. A signal that asks to end saves and returns; a second one does not wait.
     """
-    with ExitStack() as stack:
-        if ranks.main:
-            stack.enter_context(run.locked())
-            run.clean()
-        ranks.wait()
-        loop = _Loop(run, packed, ranks, parallel)
-        loop.watch = stack.enter_context(_watch(run, loop, tensorboard=tensorboard))
-        loop.steps(stack.enter_context(stopping()))
-        if loop.signal is None:
-            loop.finish()
-        return loop.outcome
+    try:
+        with ExitStack() as stack:
+            if ranks.main:
+                stack.enter_context(run.locked())
+                run.clean()
+            ranks.wait()
+            loop = _Loop(run, packed, ranks, parallel)
+            loop.watch = stack.enter_context(_watch(run, loop, tensorboard=tensorboard))
+            loop.writer = stack.enter_context(Writer())
+            with stopping() as asked:
+                loop.steps(asked)
+            if loop.signal is None:
+                loop.finish()
+            return loop.outcome
+    except OSError as error:
+        raise run.unwritable(run.folder, error) from error
 
 
 def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> Watch:
@@ -95,13 +103,14 @@ class _Loop:
     """One call of `train`; `state` is what a checkpoint keeps beside tensors and step."""
 
     watch: Watch
+    writer: Writer
 
     def __init__(self, run: Run, packed: Packed, ranks: Ranks, parallel: Parallel) -> None:
         self.run, self.packed, self.ranks = run, packed, ranks
         self.config = TrainConfig.from_json(run.about["training"])
         self.model_config = ModelConfig.from_json(run.about["model"])
         count = self.config.held_out(len(packed))
-        self.kept, self.held_out = np.split(np.arange(len(packed)), [len(packed) - count])
+        self.kept, self.held_out = split(len(packed), count, self.config.hold_out)
         self.step = 0
         self.state: dict[str, Any] = {"best": None, "best_step": None, "skipped": 0, "seconds": 0.0}
         found = run.newest()
@@ -111,7 +120,6 @@ class _Loop:
             self._go_on(*found)
         self.began = time.monotonic() - self.state["seconds"]
         self.readings = Readings(self.step, self.config, ranks)
-        self.writer = Writer()
         self.signal: int | None = None
 
     @property
@@ -140,7 +148,7 @@ class _Loop:
             self.trainer.load_state(tensors)
             self.step = int(state["step"])
             self.state = {name: state[name] for name in self.state}
-        except (CheckpointError, KeyError, TypeError, ValueError) as error:
+        except (CheckpointError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(
                 f"{folder}: {error}; remove it to go on from the one before"
             ) from error
@@ -162,10 +170,18 @@ class _Loop:
             while self.step < config.steps and self.signal is None:
                 self.readings.add(self.trainer.step(self.step, next(stream)))
                 self.step += 1
-                self.signal = self.ranks.most(asked[0] if asked else 0) or None
+                self.signal = self._agreed(asked)
                 if self._look():
                     self.pace.restart(self.step)
         self.writer.wait()
+
+    def _agreed(self, asked: list[int]) -> int | None:
+        """The signal that any rank was sent; if nothing more can be saved, all end."""
+        found = self.ranks.most(_FAILED if self.writer.failed else asked[0] if asked else 0)
+        if found == _FAILED:
+            self.writer.wait()  # where it failed, this says why
+            sys.exit(1)
+        return found or None
 
     def _look(self) -> bool:
         """Log, score, draw and save where it is time to; tell whether anything was."""
@@ -179,10 +195,10 @@ class _Loop:
         self._log()
         if validates:
             self._validate()
-        if draws:
-            self._sample(self.trainer.averaged(), Path("samples") / f"step-{step:08d}.png")
         if saves:
             self._save()
+        if draws and self.signal is None:
+            self._sample(self.trainer.averaged(), Path("samples") / f"step-{step:08d}.png")
         return True
 
     def _log(self) -> None:
@@ -200,7 +216,6 @@ class _Loop:
         if "peak_share" in speed:
             text += f"  {speed['teraflops']:.0f} TFLOP/s ({speed['peak_share']:.0%} of peak)"
         self.watch.progress(self.step, text)
-        self.writer.check()
 
     def _validate(self) -> None:
         model = self.trainer.averaged()
@@ -210,15 +225,13 @@ class _Loop:
             ranks=self.ranks,
             subset=self.held_out,
             precision=self.trainer.precision,
+            identify=False,
         )
-        value, error = found.bits_per_dim, found.standard_error
-        best = self.state["best"] is None or value < self.state["best"]
-        self.watch.record(self.step, validation=value, standard_error=error)
-        self.watch.say(
-            f"step {self.step:,}: {value:.4f} bits/dim +- {error:.4f} on {len(self.held_out):,} "
-            f"held-out examples{', the best' if best else ''}"
-        )
-        if best:
+        value, best = found.bits_per_dim, self.state["best"]
+        better = math.isfinite(value) and (best is None or value < best)
+        self.watch.record(self.step, validation=value, standard_error=found.standard_error)
+        self.watch.say(f"step {self.step:,}: {found}, held out{', the best' * better}")
+        if better:
             self.state |= {"best": value, "best_step": self.step}
             self._export(model)
 
@@ -248,7 +261,7 @@ class _Loop:
 
     def finish(self) -> None:
         """Leave a model, its samples and its curve."""
-        if not len(self.held_out):
+        if self.state["best"] is None:
             self._export(self.trainer.averaged())
             self.writer.wait()
         self.ranks.wait()
@@ -261,21 +274,24 @@ def draw_some(model: AxialTransformer, packed: Packed, examples: Indices, ranks:
     """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
     config = model.config
     count = max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))
+    mine = slice(ranks.rank * count // ranks.count, (ranks.rank + 1) * count // ranks.count)
+    out = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=ranks.device)
+    label = torch.arange(count) % config.classes if config.classes else None
     known = None
     if config.given_channels or config.given_steps:
         chosen = np.resize(examples if len(examples) else np.arange(len(packed)), count)
-        known = torch.from_numpy(packed.rows(np.sort(chosen)).astype(np.int64))
+        known = torch.from_numpy(packed.rows(chosen).astype(np.int64))
         known[:, ~always_given(config)] = -1
-    label = torch.arange(count) % config.classes if config.classes else None
-    mine = slice(ranks.rank * count // ranks.count, (ranks.rank + 1) * count // ranks.count)
-    out = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=ranks.device)
-    out[mine] = draw(
-        model,
-        mine.stop - mine.start,
-        first=mine.start,
-        given=None if known is None else known[mine],
-        label=None if label is None else label[mine],
-    )
+        if config.classes and packed.labels is not None:
+            label = torch.from_numpy(packed.labels[chosen])
+    if mine.start < mine.stop:  # there may be more ranks than pictures
+        out[mine] = draw(
+            model,
+            mine.stop - mine.start,
+            first=mine.start,
+            given=None if known is None else known[mine],
+            label=None if label is None else label[mine],
+        )
     return ranks.sum(out)
 
 

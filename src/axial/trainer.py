@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from axial.batches import Batch, channels, dropout_seed
 from axial.config import Precision, TrainConfig
-from axial.errors import CheckpointError
+from axial.errors import CheckpointError, DataError
 from axial.layers import Block
-from axial.model import AxialTransformer
+from axial.model import AxialTransformer, plane_of
 from axial.parallel import (
     Parallel,
     exchanging,
@@ -37,7 +37,7 @@ class SliceBits(nn.Module):
 
     With channels drawn uniformly from those that are not given, an unbiased estimate of the bits
     per dimension of whole examples, at the cost of one channel (paper 3.2.2). Where channels are
-    stacked, the whole grid is scored and `channel` has no effect.
+    stacked, the whole grid is scored and `channel` has no effect. Values are not checked.
     """
 
     def __init__(self, model: AxialTransformer, *, recompute: bool = False) -> None:
@@ -54,11 +54,12 @@ class SliceBits(nn.Module):
         config = self.model.config
         x = x.long()
         if config.channel_mode == "encode":
-            logits = self.model.channel_logits(x, channel, label, recompute=self.recompute)
-            index = channel.view(-1, *(1,) * (x.ndim - 1)).expand(*x.shape[:-1], 1)
-            wanted = x.gather(-1, index).squeeze(-1)
+            logits = self.model.channel_logits(
+                x, channel, label, recompute=self.recompute, checked=True
+            )
+            wanted = plane_of(x, channel)
         else:
-            logits = self.model(x, label, recompute=self.recompute)
+            logits = self.model(x, label, recompute=self.recompute, checked=True)
             logits, wanted = (t[..., config.given_channels :, :] for t in (logits, x.unsqueeze(-1)))
             wanted = wanted.squeeze(-1)
         logits, wanted = (t[:, config.given_steps :] for t in (logits, wanted))
@@ -85,12 +86,12 @@ class Trainer:
         on_gpu = ranks.device.type == "cuda"
         self.config, self.ranks, self.model_config = config, ranks, model.config
         self.precision: Precision = config.precision or ("bfloat16" if on_gpu else "float32")
-        self.half = self.precision == "bfloat16"
+        self.autocast = self.precision == "bfloat16"
         model = model.to(ranks.device).train()
         loss: nn.Module = SliceBits(model, recompute=config.recompute)
         self.sharded = parallel == "fsdp" and ranks.count > 1
         if self.sharded:
-            shard_module(loss, ranks, dtype=torch.bfloat16 if self.half else torch.float32)
+            shard_module(loss, ranks)
         elif ranks.count > 1:
             loss = replicate_module(loss, ranks)
         self.parameters = dict(model.named_parameters())
@@ -136,12 +137,14 @@ class Trainer:
 
     def loss(self, x: Tensor, channel: Tensor, label: Tensor | None) -> Float[Tensor, ""]:
         """Bits/dim of one part of a batch, in the precision of the run."""
-        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.half):
+        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.autocast):
             return self.module(x, channel, label)
 
     def parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """The batch on the device, in as many parts as it is accumulated over."""
         config, device = self.model_config, self.ranks.device
+        if (most := int(batch.x.numpy().max())) >= config.values:
+            raise DataError(f"the data holds {most}, but the model has {config.values} values")
         channel = channels(
             self.config.seed, batch.epoch, batch.index, config.given_channels, config.channels
         )
@@ -172,8 +175,8 @@ class Trainer:
         optimizer.grad_scale = (norm / self.config.clip).clamp(min=1.0).float()
         optimizer.found_inf = (~norm.isfinite()).float()
         self.optimizer.step()
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        for name, parameter in self.parameters.items():
+            parameter.grad = self.local[name].grad = None
         return norm
 
     def average(self, number: int) -> None:
@@ -212,6 +215,7 @@ class Trainer:
         }
         if wrong := sorted((wanted | {"updates"}) ^ state.keys()):
             raise CheckpointError(f"tensor {wrong[0]!r} is missing or does not belong there")
+        _check_tensor("updates", state["updates"], torch.zeros(()))
         with torch.no_grad():
             for name, like in self.parameters.items():
                 value = self.local[name]

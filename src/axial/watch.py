@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,12 +49,16 @@ class Watch:
         if self._events:
             self._events.close()
         if self._log:
-            self._log.close()
+            with (
+                suppress(OSError) if error else nullcontext()
+            ):  # the first error is the one to tell
+                self._log.close()
 
     def record(self, step: int, **facts: Any) -> None:
         """Put a line into the log."""
         if self._log:
-            self._log.write(json.dumps({"step": step, **facts}) + "\n")
+            finite = {name: None if fact != fact else fact for name, fact in facts.items()}
+            self._log.write(json.dumps({"step": step, **finite}) + "\n")
         if self._events:
             numbers = {name: fact for name, fact in facts.items() if isinstance(fact, float)}
             self._events.scalars(step, numbers)

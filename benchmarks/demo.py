@@ -1,0 +1,69 @@
+"""The whole tool in two minutes on a laptop: train on digits, score, draw, say what came out.
+
+    python benchmarks/demo.py --out runs/digits
+
+Nothing is downloaded: scikit-learn carries the digits. A second call goes on where the first
+one stopped, or only shows its results.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import axial
+from axial.cli import main as axial_command
+from axial.runs import Run
+from axial.survey import codec_bits
+
+
+def sheet_bits(x: np.ndarray) -> float:
+    """Bits per dimension of all examples (n, h, w, 1) below each other in one PNG file."""
+    stream = io.BytesIO()
+    Image.fromarray(x.reshape(-1, x.shape[2])).save(stream, format="PNG", optimize=True)
+    return 8 * len(stream.getvalue()) / x.size
+
+
+def demo(folder: Path) -> str:
+    """Run the commands a user would, and gather what they leave."""
+    if Run.exists(folder):
+        axial_command(["train", "--resume", str(folder)])
+    else:
+        axial_command(["train", "digits", "--out", str(folder)])
+    result, bits_map = folder / "evaluation.json", folder / "bits.png"
+    with contextlib.redirect_stdout(io.StringIO()):  # its one line is in the table
+        axial_command(["evaluate", str(folder), "--json", str(result), "--map", str(bits_map)])
+    found = json.loads(result.read_text())
+    test = folder / "test.npy"
+    packed = axial.pack("digits", test, axial.ReadOptions(split="test")).packed
+    rows = {
+        "this model": found["bits_per_dim"],
+        "every value alike": math.log2(packed.shape.values),
+        "PNG, all in one file": sheet_bits(packed.rows(range(len(packed)))),
+        "PNG, a file each": codec_bits(packed, len(packed))["PNG"],
+    }
+    lines = [f"bits/dim on {found['examples']} held-out digits"]
+    lines += [f"  {name:<22}{bits:7.4f}" for name, bits in rows.items()]
+    lines[1] += f" +- {found['standard_error']:.4f}, given the label"
+    pictures = {
+        "samples.png": "drawn by the model, one column for each digit",
+        "bits.png": "held-out digits, and where their bits go",
+        "curve.png": "bits/dim while it learned",
+    }
+    lines += ["pictures"]
+    lines += [f"  {folder / name!s:<24}{what}" for name, what in pictures.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/digits"))
+    started = time.monotonic()
+    print(demo(parser.parse_args().out))
+    print(f"{time.monotonic() - started:.0f} seconds")

@@ -1,0 +1,91 @@
+"""Ranks add up, agree, and give way to a signal; alone is the case of one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from axial import ConfigError
+from axial import ranks as ranks_module
+from axial.ranks import ranks, stopping
+
+PROGRAM = """
+import sys
+import torch
+from axial.ranks import ranks
+with ranks("cpu") as team:
+    total = team.sum(torch.tensor([1.0 + team.rank, 5.0]))
+    most = team.most(7 * team.rank)
+    told = team.broadcast(torch.tensor([10.0 + team.rank]))
+    seen = team.any(team.rank == 1), team.any(False)
+    line = f"{team.count} {team.main} {total.tolist()} {most} {told.tolist()} {seen}"
+    sys.stdout.write(line + "\\n")  # in one piece, or two ranks' lines mix
+"""
+
+
+def launch(tmp_path, program):
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*start, "--nproc-per-node", "2", str(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_two_ranks_add_up_and_agree(tmp_path):
+    run = launch(tmp_path, PROGRAM)
+    same = "[3.0, 10.0] 7 [10.0] (True, False)"
+    assert sorted(run.stdout.splitlines()) == [f"2 False {same}", f"2 True {same}"]
+
+
+def test_alone_every_sum_is_its_own():
+    with ranks("cpu") as team:
+        assert team.main and team.count == 1
+        assert team.sum(torch.tensor(3.0)) == 3 and team.most(2) == 2
+        assert team.any(True) and not team.any(False)
+
+
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="device 'nowhere' cannot be used here"), ranks("nowhere"):
+        pass
+
+
+def test_a_signal_is_noted_its_echo_ignored_and_a_later_one_obeyed():
+    with pytest.raises(KeyboardInterrupt), stopping() as asked:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert asked == [signal.SIGINT]
+        time.sleep(ranks_module._SAME_WISH_SECONDS + 0.1)
+        signal.raise_signal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGTERM)
+    with stopping() as asked:
+        signal.raise_signal(signal.SIGTERM)
+    assert asked == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) == before
+
+
+FAILING = """
+from axial import ConfigError
+from axial.ranks import ranks
+def do():
+    if team.main:
+        raise ConfigError("told once")
+    print("never", flush=True)
+with ranks("cpu") as team:
+    team.first_main(do)
+"""
+
+
+def test_what_fails_on_the_main_rank_is_told_once(tmp_path):
+    found = launch(tmp_path, FAILING)
+    assert found.returncode == 1 and "never" not in found.stdout
+    assert found.stderr.count("ConfigError: told once") == 1
+    assert "Connection closed" not in found.stderr
