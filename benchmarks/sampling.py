@@ -118,7 +118,7 @@ def extrapolated(model: AxialTransformer, x: Tensor, method: str) -> float:
     """Seconds for all rows of all channels, from drawing the last row and encoding once."""
     given = x.clone()
     given[:, -1, :, -1] = -1
-    row = seconds(_drawing(model, len(x), method, given), repeats=0)
+    row = seconds(_drawing(model, len(x), method, given), repeats=1)
     if method == "naive":
         return row * x.shape[1] * x.shape[-1]
     encoding = seconds(lambda: encode(model, x), repeats=1)

@@ -14,6 +14,7 @@ from PIL import Image
 import axial.sample
 from axial import draw, save
 from axial.cli import main
+from axial.drawing import share
 
 MODELS = {
     "colour": config((5, 4), channels=3, values=256),
@@ -113,6 +114,13 @@ def test_a_trace_ends_with_the_picture_and_begins_without(checkpoints, tmp_path)
         last = np.asarray(moving.convert("L"))
     sheet = np.asarray(Image.open(tmp_path / "a.png").convert("L"))
     assert np.abs(last.astype(int) - sheet).max() < 10
+
+
+@pytest.mark.parametrize(("count", "batch", "ranks"), [(5, 2, 2), (16, 16, 3), (100, 7, 4)])
+def test_ranks_share_whole_batches_and_nothing_twice(count, batch, ranks):
+    shares = [share(count, batch, rank, ranks) for rank in range(ranks)]
+    assert [i for first, stop in shares for i in range(first, stop)] == list(range(count))
+    assert all(first % batch == 0 or first == count for first, _ in shares)
 
 
 def test_two_ranks_write_the_files_of_one(checkpoints, tmp_path):

@@ -152,11 +152,7 @@ class _Studio:
         """Let each rank draw some whole batches; all of it on every rank."""
         config, team = self.model.config, self.team
         x = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=team.device)
-        batches = -(-count // self.batch)
-        first, stop = (
-            min(count, batches * rank // team.count * self.batch)
-            for rank in (team.rank, team.rank + 1)
-        )
+        first, stop = share(count, self.batch, team.rank, team.count)
         lines = x[0].numel() // config.plane_axes[-1] * -(-(stop - first) // self.batch)
         if first < stop:
             with counting("lines drawn", lines, shown=team.main) as tell:
@@ -175,6 +171,13 @@ class _Studio:
             "versions": {"axial": axial.__version__, "torch": torch.__version__},
             **self.how,
         }
+
+
+def share(count: int, batch: int, rank: int, ranks: int) -> tuple[int, int]:
+    """The first image of a rank and the first that is not its own: whole batches, in order."""
+    batches = -(-count // batch)
+    first, stop = (batches * part // ranks * batch for part in (rank, rank + 1))
+    return min(first, count), min(stop, count)
 
 
 class _Growing:
