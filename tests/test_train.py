@@ -24,6 +24,7 @@ from axial.begin import Plan, _create, begin, open_again
 from axial.cli import main
 from axial.config import Sizes
 from axial.errors import TrainingError
+from axial.evaluation import evaluate
 from axial.packing import pack
 from axial.presets import PRESETS
 from axial.ranks import Ranks
@@ -489,6 +490,31 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_leaves_a_good_checkpoint(
     assert state["step"] == 4
     assert all(tensor.isfinite().all() for tensor in tensors.values())
     assert train(run, packed, ALONE).step == 6
+
+
+def test_the_best_weights_stay_when_later_ones_are_worse_and_after_going_on(tmp_path):
+    wild = dict(learning_rate=0.3, schedule="constant", warmup=0, validate_every=1, ema=0.0)
+    run, packed = begin(plan(bad_steps=0, **wild), tmp_path / "run", ALONE)
+    with not_finite_at(6), pytest.raises(TrainingError):
+        train(run, packed, ALONE)
+    outcome = train(run, packed, ALONE)
+    scored = {r["step"]: r["validation"] for r in run.log() if "validation" in r}
+    best = min(scored, key=scored.get)
+    assert list(scored) == [1, 2, 3, 4, 5, 6] and best < 5
+    assert (outcome.best_step, outcome.best) == (best, scored[best])
+    _, held_out = split(len(packed), plan().training.held_out(len(packed)), "spread")
+    found = evaluate(axial.load(run.folder), packed, subset=held_out).bits_per_dim
+    assert found == pytest.approx(scored[best], abs=1e-9)
+
+
+def test_held_out_examples_are_never_trained_on(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 16, (9, 4, 4)))
+    sizes = ["--width", "16", "--heads", "2", "--steps", "80", "--learning-rate", "0.02"]
+    sizes += ["--batch", "2", "--validation", "8"]
+    run = tmp_path / "run"
+    main(["train", "small", "--data", str(tmp_path / "x.npy"), "--out", str(run), *sizes])
+    assert losses(run)[-1] < 0.2  # the one example that is left is learned by heart
+    assert Run(run).log()[-2]["validation"] > 4  # and tells nothing of the others
 
 
 def test_readings_are_means_over_finite_steps():
