@@ -29,11 +29,11 @@ def test_a_folded_layer_is_the_norm_and_the_layer():
 def test_one_thread_serves_small_steps_and_all_come_back():
     torch.set_num_threads(2)
     try:
-        with pytest.raises(KeyError), sensible_threads(16, 128):
+        with pytest.raises(KeyError), sensible_threads(16 * 128**2):
             assert torch.get_num_threads() == 1
             raise KeyError
         assert torch.get_num_threads() == 2
-        with sensible_threads(4096, 128):
+        with sensible_threads(4096 * 128**2):
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)

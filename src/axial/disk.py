@@ -1,6 +1,7 @@
 """What it takes for a file to be there for good, and for others to be able to read it."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +18,24 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to; what is written there takes its name whole or never."""
+    """A place beside `path` to write to; what is written there takes its name whole or never.
+
+    It may become a file, or a folder in place of none or an empty one.
+    """
     scratch = path.with_name(f".{path.name}-unfinished")
+    _remove(scratch)
     try:
         yield scratch
         flush(scratch)
         scratch.replace(path)
     finally:
-        scratch.unlink(missing_ok=True)
+        _remove(scratch)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

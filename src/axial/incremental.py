@@ -196,7 +196,7 @@ class _PlaneWalk:
         new = slice(start, stop)
         inputs = self.model.embedding(plane[:, new].clamp(min=0)) + base[:, new]
         advance = functools.partial(decoder.advance, caches=self.caches.outer[level], start=start)
-        with sensible_threads(inputs.shape[:-1].numel(), inputs.shape[-1]):
+        with sensible_threads(inputs.numel() * inputs.shape[-1]):
             return self._decode(level, advance, inputs)[:, -1]
 
     def _decode(self, level: int, decoder: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from axial.layers import LSTM, NORM_EPS, Blocks
 from axial.model import AxialTransformer
 
 _WORTH_THREADS = 3e6
-"""Products of a dense layer below which a second thread costs more than it brings."""
+"""Products of a call below which a second thread costs more than it brings: it must be waited
+for, and on a busy machine that takes a thousand times as long as the call."""
 
 
 def pass_block(
@@ -165,7 +166,7 @@ class Line:
         """
         start = places.start
         x = base[:, 0].clone()
-        with sensible_threads(*x.shape):
+        with sensible_threads(x.numel() * x.shape[1]):
             if start:
                 before = self.table[line[:, :start]]
                 self.decoder.fill(base[:, :start] + F.pad(before[:, :-1], (0, 0, 1, 0)))
@@ -177,10 +178,10 @@ class Line:
 
 
 @contextmanager
-def sensible_threads(positions: int, width: int) -> Iterator[None]:
-    """On a CPU, one thread while blocks of this width take so few positions at a time."""
+def sensible_threads(work: int) -> Iterator[None]:
+    """On a CPU, one thread while calls do no more than this many products each."""
     usual = torch.get_num_threads()
-    if usual == 1 or positions * width**2 > _WORTH_THREADS:
+    if usual == 1 or work > _WORTH_THREADS:
         yield
         return
     torch.set_num_threads(1)

@@ -4,7 +4,6 @@ Every file takes its name when it is finished; beside it, in JSON, stands how it
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from PIL import Image
 from axial.completion import stacked_frames
 from axial.config import ModelConfig
 from axial.data import Array, dtype_for
-from axial.disk import write_text
+from axial.disk import replacing, write_text
 from axial.errors import DataError
 from axial.pictures import sheet, write_sheet
 
@@ -44,7 +43,7 @@ class Output:
         text = json.dumps(about, indent=2) + "\n"
         with errors_of(self.path):
             if self.kind == "":
-                with whole(self.path) as scratch:
+                with replacing(self.path) as scratch:
                     self._write_folder(scratch, x, text)
                 return
             self._write_file(x, columns)
@@ -54,7 +53,7 @@ class Output:
         if self.kind == ".png":
             write_sheet(self.path, x, values=self.config.values, columns=columns)
         elif self.kind == ".npy":
-            with whole(self.path) as scratch, scratch.open("wb") as file:
+            with replacing(self.path) as scratch, scratch.open("wb") as file:
                 np.save(file, x, allow_pickle=False)
         else:
             frames = [self._sheet(frame, columns) for frame in self._frames(x)]
@@ -95,7 +94,7 @@ class Output:
 
 def write_moving(path: Path, frames: Sequence[Array]) -> None:
     """Write pictures (h, w, 3) one after another as .gif or .mp4; both are lossy."""
-    with errors_of(path), whole(path) as scratch:
+    with errors_of(path), replacing(path) as scratch:
         if path.suffix.lower() == ".gif":
             first, *others = [Image.fromarray(frame) for frame in frames]
             settings = {"save_all": True, "append_images": others, "loop": 0}
@@ -119,21 +118,6 @@ def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
             picture = av.VideoFrame.from_ndarray(np.pad(frame, room, mode="edge"), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write what takes the name `path` at the end, or leaves nothing."""
-    scratch = path.with_name(f".{path.name}-unfinished")
-    try:
-        yield scratch
-        if path.is_dir():
-            path.rmdir()
-        scratch.replace(path)
-    finally:
-        if scratch.is_dir():
-            shutil.rmtree(scratch)
-        scratch.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from axial.causal import order
 from axial.config import ModelConfig, as_integer
 from axial.errors import ConfigError, InputError
 from axial.incremental import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
+from axial.lines import sensible_threads
 from axial.model import AxialTransformer, check_integers, check_tensors, evaluating
 from axial.noise import gumbel
 
@@ -136,8 +137,9 @@ class _SeededNoise:
         if place is None or len(line) != self.lines.shape[1]:
             return self._of(line)
         if place not in self.ready:
-            lines = self.lines[place : place + self.at_once]
-            noise = torch.split(self._of(lines.flatten()), len(line), 1)
+            elements = self.lines[place : place + self.at_once].flatten()
+            with sensible_threads(len(self.images) * len(elements) * self.values):
+                noise = torch.split(self._of(elements), len(line), 1)
             self.ready = dict(enumerate(noise, place))
         return self.ready.pop(place)
 
