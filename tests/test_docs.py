@@ -77,8 +77,9 @@ def test_every_file_a_page_points_to_is_there():
             assert target.startswith("http") or (page.parent / target).exists(), (page, target)
 
 
-def test_the_readme_examples_run(tmp_path):
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(code) == 2
+@pytest.mark.parametrize("page, count", [("README.md", 2), ("docs/training.md", 1)])
+def test_the_examples_run(tmp_path, page, count):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert len(code) == count
     for example in code:
         subprocess.run([sys.executable, "-W", "error", "-c", example], check=True, cwd=tmp_path)

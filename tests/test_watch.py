@@ -6,6 +6,7 @@ import pty
 import struct
 import subprocess
 import sys
+import time
 
 import numpy as np
 
@@ -25,7 +26,15 @@ def test_the_log_has_one_object_a_line_and_a_pipe_gets_plain_lines(tmp_path, cap
         watch.say("scored")
     assert json.loads((tmp_path / "log").read_text()) == {"step": 1, "loss": 2.5}
     shown = capsys.readouterr().err.splitlines()
-    assert shown == ["step 1 of 20  2.5 bits/dim", "step 20 of 20  the end", "scored"]
+    assert shown[0].startswith("step 1 of 20  2.5 bits/dim")
+    assert shown[1:] == ["step 20 of 20  the end", "scored"]
+
+
+def test_lines_on_a_pipe_tell_the_time_left(tmp_path, capsys):
+    with Watch(tmp_path / "log", steps=1004, first=4) as watch:
+        time.sleep(0.1)
+        watch.progress(14, "2.5 bits/dim")
+    assert "step 14 of 1,004  2.5 bits/dim  0:00:1" in capsys.readouterr().err
 
 
 def test_quiet_ranks_say_and_write_nothing(tmp_path, capsys):

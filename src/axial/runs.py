@@ -219,7 +219,9 @@ def reserve(folder: Path) -> None:
         )
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder}: is there already and not empty; choose another --out")
+            raise ConfigError(
+                f"{folder}: is there already and not empty; remove it, or choose another --out"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "no permission to write there")

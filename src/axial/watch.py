@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from contextlib import nullcontext, suppress
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +25,8 @@ class Watch:
     ) -> None:
         self._log = log.open("a", buffering=1) if log else None
         self._events = events
-        self._steps = steps
+        self._steps, self._first = steps, first
+        self._began = time.monotonic()
         self._spoken = -_LINE_SECONDS
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -70,7 +72,9 @@ class Watch:
             self._bar.update(self._task, completed=step, description=text)
         elif time.monotonic() - self._spoken >= _LINE_SECONDS or step == self._steps:
             self._spoken = time.monotonic()
-            self.say(text)
+            each = (self._spoken - self._began) / max(1, step - self._first)
+            left = timedelta(seconds=round(each * (self._steps - step)))
+            self.say(f"{text}  {left} left" if left else text)
 
     def say(self, text: str) -> None:
         """Tell something that stays on the screen."""
