@@ -230,7 +230,7 @@ def test_a_poisoned_checkpoint_is_refused_and_the_one_before_it_named(tmp_path, 
     raw[-5] ^= 64
     tensors.write_bytes(raw)
     message = fails("train", "--resume", folder)
-    assert "step-00000060/training.safetensors: was changed since it was written" in message
+    assert "step-00000060: was changed since it was written" in message
     assert f"remove {tensors.parent} to go on" in message
     tensors.write_bytes(raw[:1000])
     assert "damaged or cut short" in fails("train", "--resume", folder)
@@ -241,6 +241,72 @@ def test_a_poisoned_checkpoint_is_refused_and_the_one_before_it_named(tmp_path, 
     shutil.rmtree(tensors.parent)
     main(["train", "--resume", str(folder)])
     assert_same_ending(folder, alone)
+
+
+def test_an_edited_state_and_a_strangers_checkpoint_are_refused(tmp_path, alone, exact):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    last = Run(folder).checkpoints()[-1]
+    text = (last / "state.json").read_text()
+    for old, new in (('"step": 60', '"step": 30'), ('"skipped": 0', '"skipped": -1')):
+        (last / "state.json").write_text(text.replace(old, new))
+        assert "was changed since it was written" in fails("train", "--resume", folder)
+    (last / "state.json").write_text(text.replace('"format": 1', '"format": 99'))
+    assert "format 99 is not one this version knows" in fails("train", "--resume", folder)
+    shutil.rmtree(folder / "checkpoints")
+    shutil.copytree(exact / "checkpoints", folder / "checkpoints")
+    assert "belongs to another run" in fails("train", "--resume", folder)
+
+
+def test_a_folder_moved_away_while_training_is_not_made_anew(tmp_path):
+    run, packed = begin(plan(save_every=1, steps=200), tmp_path / "run", ALONE)
+
+    class Moving(type(packed)):
+        def rows(self, *args, **named):
+            if run.folder.exists() and run.checkpoints():
+                run.folder.rename(tmp_path / "moved")
+            return super().rows(*args, **named)
+
+    packed.__class__ = Moving
+    with pytest.raises(CheckpointError, match="was moved or removed while it was trained"):
+        train(run, packed, ALONE)
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    assert Run(tmp_path / "moved").newest() is not None
+
+
+def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tmp_path):
+    out = tmp_path / "run"
+    one = subprocess.Popen(
+        command("train", "digits", "--out", out, *COMMON),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    two = subprocess.Popen(
+        command("train", "digits", "--out", out, *COMMON, "--seed", "7"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    said = [process.communicate()[1] for process in (one, two)]
+    status = [one.returncode, two.returncode]
+    assert sorted(status) == [0, 1]
+    assert f"axial: {out}: holds a run already" in said[status.index(1)]
+    assert Run(out).about["training"]["seed"] == (0 if one.returncode == 0 else 7)
+    assert Run(out).newest()[0]["step"] == STEPS
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_does_not_fit_memory_says_so(tmp_path):
+    run, packed = begin(plan(), tmp_path / "run", ALONE)
+
+    class Full(type(packed)):
+        def rows(self, *args, **named):
+            raise MemoryError
+
+    packed.__class__ = Full
+    with pytest.raises(TrainingError, match="does not fit memory; start anew with a smaller"):
+        train(run, packed, ALONE)
 
 
 def test_a_resume_with_other_settings_or_other_data_is_refused(tmp_path, alone):
@@ -294,6 +360,8 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
         "no such checkpoint": ["digits", "--out", out, "--init", tmp_path / "nothing"],
         "cannot be used here": ["digits", "--out", out, "--device", "cuda:7"],
         "cannot be made": ["digits", "--out", "/proc/run"],
+        "File name too long": ["digits", "--out", tmp_path / ("x" * 300)],
+        "use cpu or cuda": ["digits", "--out", out, "--device", "meta"],
     }
     for message, args in lines.items():
         assert message in fails("train", *args), args
@@ -349,7 +417,9 @@ def test_damaged_run_files_are_one_line(tmp_path, alone):
         file.write('{"loss": 3}\n[]\nnothing\n')
     main(["train", "--resume", str(folder)])
     about = json.loads((folder / "run.json").read_text())
-    for harm in ({"training": None}, {"model": []}, {"data": {}}, {"data": None}):
+    harms = [{"training": None}, {"model": []}, {"data": {}}, {"data": None}, {"init": 3}]
+    harms += [{"data": about["data"] | {"reading": 3}}, {"data": about["data"] | {"title": None}}]
+    for harm in harms:
         (folder / "run.json").write_text(json.dumps(about | harm))
         assert "run.json" in fails("train", "--resume", folder)
 
@@ -380,6 +450,8 @@ def test_fine_tuning_starts_from_the_weights_it_is_given(tmp_path, alone):
     for a, b in zip(tuned.parameters(), before.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
     assert axial.fingerprint(tuned) != axial.fingerprint(before)
+    message = fails("train", "digits", "--out", tmp_path / "x", "--init", alone, "--no-labels")
+    assert "is conditioned on labels" in message
     message = fails("train", "digits", "--out", tmp_path / "x", "--init", alone, "--width", 8)
     assert "--width" in message and not (tmp_path / "x").exists()
 
@@ -408,7 +480,8 @@ def test_data_that_a_model_to_tune_lacks_values_for_is_refused(tmp_path, alone):
 
 
 def plan(**settings):
-    training = replace(PRESETS["digits"]().training, steps=6, batch=8, save_every=2, **settings)
+    few = {"steps": 6, "batch": 8, "save_every": 2}
+    training = replace(PRESETS["digits"]().training, **(few | settings))
     sizes = Sizes(width=16, heads=2, decoder_layers=(2, 1))
     return Plan(preset="digits", data=None, training=training, sizes=sizes)
 

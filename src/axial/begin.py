@@ -2,6 +2,7 @@
 
 import platform
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +15,13 @@ from axial.batches import check_share
 from axial.checkpoint import fingerprint, load
 from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
 from axial.data import Packed, is_packed, open_packed
+from axial.disk import give_usual_mode
 from axial.errors import ConfigError, DataError
 from axial.fitting import as_modelled
 from axial.packing import open_data
 from axial.presets import PRESETS
 from axial.ranks import Ranks
-from axial.runs import Run, reserve
+from axial.runs import Run, check_free, write_run
 from axial.sources.options import ReadOptions
 
 
@@ -52,27 +54,40 @@ def begin(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 
 
 def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
-    new = not out.exists()
-    reserve(out)
+    """Make the run beside its place; it takes its name whole, or an error leaves nothing."""
+    check_free(out)
+    check_share(plan.training.batch, ranks.rank, ranks.count)
     try:
-        packed = _open(plan, out)
-        model, packed, start = _model(plan, packed)
-        plan.training.held_out(len(packed))
-        check_share(plan.training.batch, ranks.rank, ranks.count)
-        return Run.create(out, _about(plan, packed, model, start, out)), packed
-    except BaseException as error:
-        shutil.rmtree(out, ignore_errors=True)
-        if not new:
-            out.mkdir(exist_ok=True)
-        if isinstance(error, OSError):
-            reason = error.strerror or error
-            raise ConfigError(f"{out}: cannot be written ({reason})") from error
-        raise
+        place = out.resolve()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        try:
+            packed = _open(plan, scratch, out)
+            model, packed, start = _model(plan, packed)
+            plan.training.held_out(len(packed))
+            write_run(scratch, _about(plan, packed, model, start, scratch))
+            give_usual_mode(scratch)
+            scratch.rename(place)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        check_free(out)  # another process may have been faster
+        raise ConfigError(
+            f"{out}: cannot be made ({error.strerror or error}); choose another --out"
+        ) from error
+    return _join(out)
 
 
 def _join(out: Path) -> tuple[Run, Packed]:
     run = Run(out)
     return run, open_again(run)
+
+
+def resume(folder: Path, asked: "Asked", ranks: Ranks) -> tuple[Run, Packed]:
+    """Open a run to go on with it, as it was started."""
+    run = Run(folder)
+    _check_same(run, asked, ranks)
+    return run, open_again(run, asked.data)
 
 
 def open_again(run: Run, data: str | None = None) -> Packed:
@@ -111,9 +126,11 @@ class Asked(Protocol):
     def stack_frames(self) -> bool: ...
     @property
     def init(self) -> Path | None: ...
+    @property
+    def data(self) -> str | None: ...
 
 
-def check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
+def _check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
     """Refuse to go on with settings other than the run's own."""
     about, data = run.about, run.about["data"]
     own = about["training"] | about["model"] | data.get("reading", {})
@@ -137,13 +154,14 @@ def check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
     check_share(asked.training.batch, ranks.rank, ranks.count)
 
 
-def _open(plan: Plan, out: Path) -> Packed:
+def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
     source = plan.data or PRESETS[plan.preset]().source
     if source is None:
         raise ConfigError(
             f"{plan.preset}: give --data, a packed .npy file or any source that `axial data` takes"
         )
-    packed = open_data(source, out / "data", plan.reading, progress=True)
+    shown = out / "data" / "data.npy"
+    packed = open_data(source, scratch / "data", plan.reading, progress=True, shown=shown)
     if plan.stack_frames or (plan.preset == "bair" and len(packed.shape.axes) == 3):
         packed = open_packed(packed.path, stack_frames=True)
     return packed
@@ -152,6 +170,11 @@ def _open(plan: Plan, out: Path) -> Packed:
 def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, Any] | None]:
     """What is trained, the data as it takes it, and what it starts from."""
     if plan.init is not None:
+        if not plan.training.labels and load(plan.init).config.classes:
+            raise ConfigError(
+                f"{plan.init}: is conditioned on labels, which --no-labels leaves out; start "
+                f"without --init"
+            )
         for name in plan.sizes.given.keys() - {"dropout"}:
             raise ConfigError(
                 f"--{name.replace('_', '-')} {plan.sizes.given[name]}: with --init the sizes are "

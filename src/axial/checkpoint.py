@@ -89,6 +89,11 @@ def load(
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model of its own, as `save` writes it."""
+    return is_file(folder / _WEIGHTS)
+
+
 def fingerprint(model: AxialTransformer) -> str:
     """SHA-256 of configuration and weights: equal if and only if the models are."""
     return _fingerprint(model.config, model.state_dict())

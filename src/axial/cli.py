@@ -172,16 +172,13 @@ class TrainFlags:
 def train(args: Sequence[str]) -> None:
     """Train a preset on data, or go on with a run; leaves a model, its samples and its curve."""
     flags = _train_flags(args)
-    from axial.begin import Plan, begin, check_same, open_again
+    from axial.begin import Plan, begin, resume
     from axial.ranks import ranks
-    from axial.runs import Run
     from axial.train import train
 
     with ranks(flags.device) as team:
-        if flags.resume is not None:
-            run = Run(flags.resume)
-            check_same(run, flags, team)
-            packed = open_again(run, flags.data)
+        if (folder := flags.resume) is not None:
+            run, packed = team.first_main(functools.partial(resume, folder, flags, team))
         else:
             assert flags.out is not None  # _train_flags has seen to it
             plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})

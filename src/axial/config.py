@@ -254,6 +254,10 @@ class TrainConfig:
                 below = 1 << 64 if name == "seed" else 1 << 31
                 value = as_integer(name, value, at_least=least, below=below)
                 object.__setattr__(self, name, value)
+        for name in ("ema_warmup", "recompute", "flip", "labels", "compile"):
+            allowed = (bool, type(None)) if name == "compile" else (bool,)
+            if not isinstance(getattr(self, name), allowed):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: use True or False")
         for name in ("learning_rate", "beta2", "weight_decay", "clip", "ema"):
             object.__setattr__(self, name, _as_float(name, getattr(self, name)))
         _check_choices(self, optimizer=get_args(Optimizer), schedule=get_args(Schedule))

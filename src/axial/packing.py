@@ -66,10 +66,12 @@ def pack(
     *,
     workers: int | None = None,
     progress: bool = False,
+    shown: Path | None = None,
 ) -> PackReport:
     """Write a source as one packed array, whole or not at all.
 
-    `workers` defaults to one for each core; `progress` draws a bar on standard error.
+    `workers` defaults to one for each core; `progress` draws a bar on standard error. `shown` is
+    what the description calls the file, if it is to be moved there.
     """
     options = options or ReadOptions()
     opened = open_source(source, options)
@@ -89,7 +91,7 @@ def pack(
                     advance(writer.count)
         except OSError as error:
             raise DataError(f"{source}: cannot be read ({error.strerror or error})") from error
-        collector.finish(command(source, out, options, workers))
+        collector.finish(command(source, shown or out, options, workers))
     return PackReport(open_packed(out), opened.reader, tuple(collector.bad))
 
 

@@ -59,7 +59,8 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
         axes.set_ylim(settled[0] - 0.1, settled[int(len(settled) * 0.95)] + 0.1)
     axes.set(xlabel="step", ylabel="bits/dim")
     axes.grid(alpha=0.3)
-    axes.legend()
+    if axes.lines:
+        axes.legend()
     _put(path, lambda scratch: figure.savefig(scratch, format="png", dpi=120))
     return True
 

@@ -146,6 +146,8 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
 def usable(device: torch.device | str) -> torch.device:
     """The device of that name, or one line that says why there is none."""
     try:
+        if torch.device(device).type not in ("cpu", "cuda"):
+            raise ValueError("use cpu or cuda")
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]

@@ -58,8 +58,8 @@ class Readings:
             if self._bad_in_a_row > self._allowed:
                 raise TrainingError(
                     f"the loss or its gradient is not finite at step {step:,}, "
-                    f"{self._bad_in_a_row} in a row; the last checkpoint is good: start anew with "
-                    f"a lower --learning-rate, or look at the data"
+                    f"{self._bad_in_a_row} in a row; nothing was saved since: start anew with a "
+                    f"lower --learning-rate, or look at the data"
                 )
         loss, norm = map(statistics.fmean, zip(*(good or [(math.nan, math.nan)]), strict=True))
         return Means(loss=loss, norm=norm, skipped=tuple(skipped))

@@ -1,6 +1,7 @@
 """What `axial evaluate` does: opens model and data, scores, and writes what was found."""
 
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass, fields, replace
@@ -15,7 +16,7 @@ import axial
 from axial.checkpoint import Weights, load
 from axial.config import Precision
 from axial.data import Packed
-from axial.errors import ConfigError, DataError
+from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
 from axial.fitting import as_modelled, open_test, trained_on
 from axial.likelihood import element_bits
@@ -93,6 +94,11 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
                 precision=request.precision,
                 resume=outputs.partial,
                 progress=progress,
+            )
+        if not math.isfinite(found.bits_per_dim):
+            raise InputError(
+                f"{request.checkpoint}: gives probabilities that are no numbers; its weights are "
+                f"damaged, or its training went wrong"
             )
         if team.main:
             print(found, flush=True)

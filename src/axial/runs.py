@@ -9,8 +9,8 @@ A checkpoint appears in one step, complete and on the disk, or not at all.
 """
 
 import fcntl
+import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +31,10 @@ FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
 _RUN, _LOG, _LOCK = "run.json", "log.jsonl", ".lock"
 _TENSORS, _STATE = "training.safetensors", "state.json"
-_PARTS = {"preset": str, "model": dict, "training": dict, "data": dict}
+_PARTS: dict[str, list[type]] = {"preset": [str], "model": [dict], "training": [dict]}
+_PARTS |= {"data": [dict], "init": [dict, type(None)]}
+_DATA: dict[str, list[type]] = {"title": [str], "file": [str], "stack_frames": [bool]}
+_DATA |= {"examples": [int], "reading": [dict], "sha256": [str], "labels": [str, type(None)]}
 
 
 class Run:
@@ -45,12 +48,10 @@ class Run:
             )
         self.about = read_json(self.folder / _RUN)
         check_format(self.folder / _RUN, self.about.get("format"), FORMAT)
-        for name, kind in _PARTS.items():
-            if not isinstance(self.about.get(name), kind):
-                raise CheckpointError(
-                    f"{self.folder / _RUN}: {name!r} is missing or no {kind.__name__}; "
-                    f"the file is damaged"
-                )
+        for part, kinds in ((self.about, _PARTS), (self.about.get("data"), _DATA)):
+            for name, kind in kinds.items():
+                if not isinstance(part, dict) or type(part.get(name)) not in kind:
+                    raise CheckpointError(f"{self.folder / _RUN}: {name!r} is wrong; it is damaged")
 
     def __str__(self) -> str:
         """What it is, for a person: the data, the model, the training."""
@@ -67,12 +68,6 @@ class Run:
     def exists(folder: Path | str) -> bool:
         """Whether there is a run in the folder."""
         return is_file(Path(folder) / _RUN)
-
-    @classmethod
-    def create(cls, folder: Path, about: Mapping[str, Any]) -> "Run":
-        """Put a new run into a folder that `reserve` made."""
-        write_text(folder / _RUN, json.dumps({"format": FORMAT, **about}, indent=2) + "\n")
-        return cls(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -94,6 +89,7 @@ class Run:
         self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: int
     ) -> None:
         """Write a checkpoint whole or not at all, then drop all but the last `keep`."""
+        self.check_there()
         place = self.folder / "checkpoints"
         scratch = place / f".saving-{step:08d}"
         final = place / f"step-{step:08d}"
@@ -101,7 +97,8 @@ class Run:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
             save_file(dict(tensors), scratch / _TENSORS)
-            about = {"format": FORMAT, "step": step, "tensors": hash_tensors(tensors), **state}
+            about = {"format": FORMAT, "run": self._identity, "step": step, **state}
+            about["hash"] = hash_tensors(tensors, json.dumps(about, sort_keys=True))
             write_text(scratch / _STATE, json.dumps(about, indent=2) + "\n")
             flush(scratch / _TENSORS)
             flush(scratch)
@@ -125,19 +122,39 @@ class Run:
             f"goes on from there"
         )
 
+    def check_there(self) -> None:
+        """Refuse to write to a run that someone has moved or removed."""
+        if not self.exists(self.folder):
+            raise CheckpointError(
+                f"{self.folder}: was moved or removed while it was trained; go on with "
+                f"`axial train --resume` where it is now"
+            )
+
+    @property
+    def _identity(self) -> str:
+        """What a checkpoint must belong to: the model, its training, its start and its data."""
+        parts = [self.about[name] for name in ("model", "training", "init")]
+        parts += [self.about["data"][name] for name in ("sha256", "labels", "stack_frames")]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
     def newest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """State and tensors of the last checkpoint, checked; None if there is none yet."""
         folders = self.checkpoints()
         return self.read(folders[-1]) if folders else None
 
-    @staticmethod
-    def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def read(self, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """State and tensors of one checkpoint; refused unless they are as they were written."""
         undo = f"remove {folder} to go on from the checkpoint before it"
         state = read_json(folder / _STATE, undo=undo)
+        check_format(folder / _STATE, state.get("format"), FORMAT)
         tensors, _ = read_tensors(folder / _TENSORS, undo=undo)
-        if state.get("tensors") != hash_tensors(tensors):
-            raise CheckpointError(f"{folder / _TENSORS}: was changed since it was written; {undo}")
+        kept = {name: value for name, value in state.items() if name != "hash"}
+        if state.get("hash") != hash_tensors(tensors, json.dumps(kept, sort_keys=True)):
+            raise CheckpointError(f"{folder}: was changed since it was written; {undo}")
+        if state.get("run") != self._identity:
+            raise CheckpointError(
+                f"{folder}: belongs to another run, or {_RUN} was changed since; {undo}"
+            )
         return state, tensors
 
     def clean(self) -> None:
@@ -210,8 +227,13 @@ class Writer:
             last.result()
 
 
-def reserve(folder: Path) -> None:
-    """Make the folder of a new run; one that holds anything is refused."""
+def write_run(folder: Path, about: Mapping[str, Any]) -> None:
+    """Make a folder that of a run."""
+    write_text(folder / _RUN, json.dumps({"format": FORMAT, **about}, indent=2) + "\n")
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a place for a new run that holds anything."""
     if Run.exists(folder):
         raise ConfigError(
             f"{folder}: holds a run already; `axial train --resume {folder}` goes on with it, "
@@ -222,9 +244,6 @@ def reserve(folder: Path) -> None:
             raise ConfigError(
                 f"{folder}: is there already and not empty; remove it, or choose another --out"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(13, "no permission to write there")
     except OSError as error:
         raise ConfigError(
             f"{folder}: cannot be made ({error.strerror}); choose another --out"

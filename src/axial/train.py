@@ -14,10 +14,10 @@ from torch import Tensor
 
 from axial.batches import Indices, TrainingBatches, split
 from axial.causal import given as always_given
-from axial.checkpoint import fingerprint, load, save
+from axial.checkpoint import fingerprint, is_model, load, save
 from axial.config import ModelConfig, TrainConfig
 from axial.data import Packed
-from axial.errors import CheckpointError
+from axial.errors import CheckpointError, TrainingError
 from axial.evaluation import evaluate
 from axial.events import EventFile
 from axial.model import AxialTransformer
@@ -87,6 +87,13 @@ def train(
             return loop.outcome
     except OSError as error:
         raise run.unwritable(run.folder, error) from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        raise TrainingError(
+            f"{run.folder}: does not fit memory; start anew with a smaller --batch or --width, or "
+            f"with --accumulate or --recompute"
+        ) from error
 
 
 def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> Watch:
@@ -240,6 +247,7 @@ class _Loop:
         if self.ranks.main:
             weights = {name: w.to("cpu", copy=True) for name, w in model.state_dict().items()}
             snapshot = AxialTransformer.from_weights(self.model_config, weights)
+            self.run.check_there()
             self.writer.do(save, snapshot, self.run.folder)
 
     def _save(self) -> None:
@@ -261,7 +269,7 @@ class _Loop:
 
     def finish(self) -> None:
         """Leave a model, its samples and its curve."""
-        if self.state["best"] is None:
+        if self.state["best"] is None or not is_model(self.run.folder):
             self._export(self.trainer.averaged())
             self.writer.wait()
         self.ranks.wait()
