@@ -95,7 +95,8 @@ class Run:
         final = place / f"step-{step:08d}"
         try:
             shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir(parents=True)
+            place.mkdir(exist_ok=True)  # and no more: the run's own folder must be there
+            scratch.mkdir()
             save_file(dict(tensors), scratch / _TENSORS)
             about = {"format": FORMAT, "run": self._identity, "step": step, **state}
             about["hash"] = hash_tensors(tensors, json.dumps(about, sort_keys=True))
@@ -114,6 +115,8 @@ class Run:
 
     def unwritable(self, path: Path, error: Exception) -> CheckpointError:
         """What to say where the disk refuses: which file, and what is left to go on from."""
+        if not self.exists(self.folder):
+            return self._gone
         kept = self.checkpoints()
         left = f"{kept[-1].name} is whole" if kept else "there is no checkpoint before it"
         reason = getattr(error, "strerror", None) or error
@@ -125,10 +128,14 @@ class Run:
     def check_there(self) -> None:
         """Refuse to write to a run that someone has moved or removed."""
         if not self.exists(self.folder):
-            raise CheckpointError(
-                f"{self.folder}: was moved or removed while it was trained; go on with "
-                f"`axial train --resume` where it is now"
-            )
+            raise self._gone
+
+    @property
+    def _gone(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.folder}: was moved or removed while it was trained; go on with "
+            f"`axial train --resume` where it is now"
+        )
 
     @property
     def _identity(self) -> str:
