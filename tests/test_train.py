@@ -297,6 +297,22 @@ def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tm
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_finished_run_that_lost_its_model_leaves_one_again(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    (folder / "model.safetensors").unlink()
+    main(["train", "--resume", str(folder)])
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_a_model_that_gives_no_numbers_has_no_score(tmp_path, alone):
+    model = axial.load(alone)
+    torch.nn.init.constant_(model.to_logits.bias, math.nan)
+    axial.save(model, tmp_path / "bad")
+    message = fails("evaluate", tmp_path / "bad", "--data", alone / "data/data.npy")
+    assert "gives probabilities that are no numbers" in message
+
+
 def test_a_run_that_does_not_fit_memory_says_so(tmp_path):
     run, packed = begin(plan(), tmp_path / "run", ALONE)
 
@@ -426,16 +442,15 @@ def test_damaged_run_files_are_one_line(tmp_path, alone):
 
 def test_more_ranks_than_pictures_draw_them_all(alone):
     packed = axial.open_packed(alone / "data/data.npy")
-    many = [Ranks(rank=rank, count=1, device=torch.device("cpu")) for rank in range(1)]
     model = axial.load(alone)
-    whole = draw_some(model, packed, np.arange(3), many[0])
+    whole = draw_some(model, packed, np.arange(3), ALONE)
 
     class Alone(Ranks):
         def sum(self, x):
             return x
 
     shares = [
-        draw_some(model, packed, np.arange(3), Alone(rank=r, count=50, device=many[0].device))
+        draw_some(model, packed, np.arange(3), Alone(rank=r, count=50, device=ALONE.device))
         for r in range(50)
     ]
     assert torch.equal(sum(shares), whole)

@@ -93,21 +93,18 @@ def resume(folder: Path, asked: "Asked", ranks: Ranks) -> tuple[Run, Packed]:
 def open_again(run: Run, data: str | None = None) -> Packed:
     """The data of a run, or the same array at another place; any other is refused."""
     about = run.about["data"]
-    try:
-        path = Path(data) if data else run.folder / about["file"]  # an absolute path stays so
-        if not is_packed(path):
+    path = Path(data) if data else run.folder / about["file"]  # an absolute path stays so
+    if not is_packed(path):
+        raise DataError(
+            f"{path}: the data of this run is not there; give --data, the same array elsewhere"
+        )
+    packed = open_packed(path, stack_frames=about["stack_frames"])
+    for name, found in _identity(packed).items():
+        if about[name] != found:
             raise DataError(
-                f"{path}: the data of this run is not there; give --data, the same array elsewhere"
+                f"{path}: is not what {run.folder} was trained on ({name} {found!r}, not "
+                f"{about[name]!r}); give the same --data, or start a new run"
             )
-        packed = open_packed(path, stack_frames=about["stack_frames"])
-        for name, found in _identity(packed).items():
-            if about[name] != found:
-                raise DataError(
-                    f"{path}: is not what {run.folder} was trained on ({name} {found!r}, not "
-                    f"{about[name]!r}); give the same --data, or start a new run"
-                )
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{run.folder}: run.json does not name its data; it is damaged") from error
     return packed
 
 
@@ -133,9 +130,9 @@ class Asked(Protocol):
 def _check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
     """Refuse to go on with settings other than the run's own."""
     about, data = run.about, run.about["data"]
-    own = about["training"] | about["model"] | data.get("reading", {})
-    own |= {"preset": about["preset"], "stack_frames": data.get("stack_frames")}
-    own["init"] = (about.get("init") or {}).get("folder")
+    own = about["training"] | about["model"] | data["reading"]
+    own |= {"preset": about["preset"], "stack_frames": data["stack_frames"]}
+    own["init"] = (about["init"] or {}).get("folder")
     wanted: dict[str, Any] = asked.training.to_json() | asked.sizes.given
     wanted |= {name: getattr(asked.reading, name) for name in asked.reading.given}
     if asked.preset is not None:
@@ -170,17 +167,17 @@ def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
 def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, Any] | None]:
     """What is trained, the data as it takes it, and what it starts from."""
     if plan.init is not None:
-        if not plan.training.labels and load(plan.init).config.classes:
-            raise ConfigError(
-                f"{plan.init}: is conditioned on labels, which --no-labels leaves out; start "
-                f"without --init"
-            )
         for name in plan.sizes.given.keys() - {"dropout"}:
             raise ConfigError(
                 f"--{name.replace('_', '-')} {plan.sizes.given[name]}: with --init the sizes are "
                 f"those of {plan.init}; leave it out"
             )
         model = load(plan.init)
+        if model.config.classes and not plan.training.labels:
+            raise ConfigError(
+                f"{plan.init}: is conditioned on labels, and this training goes without; give "
+                f"--labels, or leave --init out"
+            )
         start = {"folder": str(plan.init.resolve()), "fingerprint": fingerprint(model)}
         config = replace(model.config, **plan.sizes.given)
         return config, as_modelled(packed, config), start

@@ -54,10 +54,10 @@ def import_(
         weights: The averaged weights, which the authors evaluate, or the raw ones.
     """
     from axial.checkpoint import fingerprint, save
+    from axial.runs import check_free
     from axial.tensorflow import load_tensorflow
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out}: is there already and not empty; choose another --out")
+    check_free(out)
     model = load_tensorflow(folder, heads=heads, channels=channels, ema=weights == "ema")
     save(model, out)
     print(describe(model.config), file=sys.stderr)

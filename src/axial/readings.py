@@ -58,7 +58,7 @@ class Readings:
             if self._bad_in_a_row > self._allowed:
                 raise TrainingError(
                     f"the loss or its gradient is not finite at step {step:,}, "
-                    f"{self._bad_in_a_row} in a row; nothing was saved since: start anew with a "
+                    f"{self._bad_in_a_row} in a row; they changed no weights: start anew with a "
                     f"lower --learning-rate, or look at the data"
                 )
         loss, norm = map(statistics.fmean, zip(*(good or [(math.nan, math.nan)]), strict=True))

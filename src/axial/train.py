@@ -153,9 +153,9 @@ class _Loop:
         folder = self.run.checkpoints()[-1]
         try:
             self.trainer.load_state(tensors)
-            self.step = int(state["step"])
+            self.step = state["step"]
             self.state = {name: state[name] for name in self.state}
-        except (CheckpointError, KeyError, TypeError, ValueError, OverflowError) as error:
+        except (CheckpointError, KeyError) as error:
             raise CheckpointError(
                 f"{folder}: {error}; remove it to go on from the one before"
             ) from error

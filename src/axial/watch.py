@@ -6,7 +6,6 @@ import time
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -40,12 +39,7 @@ class Watch:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._bar:
             self._bar.stop()
         if self._events:
