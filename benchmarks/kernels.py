@@ -17,19 +17,21 @@ from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, kernels
 from axial.folded import Folded, FoldedBlock, Memory
-from axial.kernels import Tile
+from axial.kernels import Reach, Tile
 from axial.layers import Blocks
 from axial.lines import Line, Operations
 
 TILES = {
     1: [],
-    16: [Tile(16, 16, 512, 4, 3), Tile(16, 32, 256), Tile(16, 32, 128)],
-    64: [Tile(64, 16, 128), Tile(64, 32, 128), Tile(64, 32, 256, 4, 3), Tile(32, 32, 128)],
+    16: [Tile(16, 16, 256), Tile(16, 32, 256), Tile(16, 32, 128)],
+    64: [Tile(64, 16, 128), Tile(64, 32, 128), Tile(64, 32, 64, 4, 6), Tile(32, 32, 128)],
     256: [Tile(64, 32, 128), Tile(64, 64, 64), Tile(64, 64, 128), Tile(128, 32, 128)],
 }
 """Worth trying, by batch size."""
-COLUMNS = [(4, 2), (4, 4), (8, 4), (8, 8), (16, 8)]
-"""Columns and warps of a program, where there are few rows."""
+COLUMNS = [(2, 4, 2048), (4, 4, 2048), (8, 4, 2048), (8, 4, 512), (4, 8, 2048), (4, 2, 2048)]
+"""Columns, warps and depth of a program, where there are few rows."""
+REACHES = [Reach(8, 1), Reach(16, 1), Reach(32, 1), Reach(16, 2), Reach(32, 2), Reach(32, 4)]
+"""For attention to a cache."""
 
 
 def microseconds(run: Callable[[], object], *, repeats: int = 20) -> float:
@@ -71,10 +73,10 @@ def probe_dense(width: int, layers: int, batch: int) -> None:
         usual = per_layer(kernels.dense, **options)
         print(f"  dense {width} -> {outputs}: cuBLAS and torch {plain:.2f} us, ours {usual:.2f} us")
         common = {"out": out, "activated": False, "added": options["added"]}
-        for columns, warps in COLUMNS if batch <= kernels.FEW else []:
+        for columns, warps, depth in COLUMNS if batch <= kernels.FEW else []:
             more = {"normed": options["normed"], "columns": columns, "warps": warps}
-            spent = per_layer(kernels.weighted_sums, **common, **more)
-            print(f"    {spent:.2f} us {columns} columns, {warps} warps")
+            spent = per_layer(kernels.weighted_sums, **common, **more, depth=depth)
+            print(f"    {spent:.2f} us {columns} columns, {warps} warps, {depth} deep")
         for cut in TILES[batch]:
             print(f"    {per_layer(kernels.product, **common, cut=cut):.2f} us {cut}")
 
@@ -103,14 +105,14 @@ def probe_attention(model: AxialTransformer, batch: int) -> None:
         _, mask, q, k, v = memory.until(j)
         torch.bmm(torch.baddbmm(mask, q, k).softmax(-1), v, out=memory.seen_rle)
 
-    def kernel(memory: Memory, j: int, warps: int) -> None:
-        rows = memory.rows[: j + 1].view(j + 1, batch, 1, memory.heads, 3, -1)
-        q, k, v = rows.transpose(0, 1).unbind(-2)
-        kernels.attend(q[:, j:], k, v, warps=warps)
+    def kernel(memory: Memory, j: int, cut: Reach) -> None:
+        rows = memory.rows.view(length, batch, 1, memory.heads, 3, -1).transpose(0, 1)
+        (q, k, v), (_, keys, values) = rows[:, j : j + 1].unbind(-2), rows.unbind(-2)
+        kernels.attend(q, k, v, keys, values, j, cut=cut)
 
     variants: dict[str, Callable[[Memory, int], None]] = {"plain": plain}
-    for warps in (1, 2, 4):
-        variants[f"kernel, {warps} warps"] = functools.partial(kernel, warps=warps)
+    for cut in REACHES:
+        variants[f"{cut.steps}x{cut.warps}"] = functools.partial(kernel, cut=cut)
     for j in (0, length // 2, length - 1):
         cells = []
         for name, attend in variants.items():
@@ -123,13 +125,15 @@ def probe_outer(model: AxialTransformer, batch: int) -> None:
     """One step of an outer level's masked attention, by the kernel and by torch."""
     heads, length = model.config.heads, model.config.axes[-1]
     shape = (batch, length, length, heads, model.config.width // heads)
-    q = torch.randn(batch, 1, *shape[2:], device="cuda").bfloat16()
-    k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
+    own = torch.randn(batch, 1, *shape[2:-1], 3, shape[-1], device="cuda").bfloat16()
+    q, k, v = own.unbind(-2)
+    keys, values = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
+    last = torch.tensor(length - 1, dtype=torch.int32, device="cuda")
     cells = []
-    for warps in (1, 2, 4):
-        spent = microseconds(functools.partial(kernels.attend, q, k, v, warps=warps))
-        cells.append(f"{warps} warps {spent:.0f} us")
-    q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, k, v))
+    for cut in REACHES:
+        spent = microseconds(lambda: kernels.attend(q, k, v, keys, values, last, cut=cut))  # noqa: B023
+        cells.append(f"{cut.steps}x{cut.warps} {spent:.0f} us")
+    q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, keys, values))
     spent = microseconds(lambda: F.scaled_dot_product_attention(q, k, v))
     print(f"  outer attention to {length} rows: {', '.join(cells)}, torch {spent:.0f} us")
 
@@ -146,10 +150,13 @@ def probe_line(model: AxialTransformer, batch: int) -> None:
     base = torch.randn(*shape, model.config.width, device="cuda").bfloat16()
     noise = torch.randn(*shape, model.config.values, device="cuda", dtype=torch.float64)
     cells = []
-    for name, operations in (("kernels", None), ("plain", Operations())):
+    overlapping = kernels.overlapping
+    for name, operations in (("kernels", None), ("not overlapping", None), ("plain", Operations())):
+        kernels.overlapping = (lambda: False) if name == "not overlapping" else overlapping  # type: ignore[assignment]
         line = Line(model, batch, operations)
-        spent = microseconds(lambda: line.choose_along(values, base, 0, noise), repeats=5)  # noqa: B023
+        spent = microseconds(lambda: line.choose_along(values, base, noise), repeats=5)  # noqa: B023
         cells.append(f"{name} {spent / line.length:.1f} us")
+    kernels.overlapping = overlapping
     if batch == 64:
         middle = line.length // 2
         compiled = torch.compile(lambda x: line.decoder.step(x, middle), fullgraph=True)

@@ -66,22 +66,29 @@ def test_the_dense_kernel_is_the_dense_layer(rows, normed, activated):
 @gpu
 @pytest.mark.parametrize("size", [3, 16, 96])
 @pytest.mark.parametrize("length", [5, 32, 70])
-def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, length):
+@pytest.mark.parametrize("cut", [(32, 4), (16, 1), (8, 2)])
+def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, length, cut):
     from axial import kernels
 
     torch.manual_seed(size)
-    q, k, v = torch.randn(2, length, 3, 4, 3, size, device="cuda").unbind(-2)  # r l f n e, twice
+    whole = torch.randn(2, length, 3, 4, 3, size, device="cuda")
+    q, k, v = whole.unbind(-2)  # r l f n e
     scores = torch.einsum("rlfne,rmfne->rfnlm", q, k)
     later = torch.ones(length, length, device="cuda").triu(1).bool()
     weights = scores.masked_fill(later, -torch.inf).softmax(-1)
     wanted = torch.einsum("rfnlm,rmfne->rlfne", weights, v)
+    # What is not yet put in is no number. One pair is filled as it goes, one was filled before.
+    filled = [torch.full_like(k, torch.nan) for _ in range(2)]
     for j in range(length):
-        stale = k.clone(), v.clone()
-        for cache in stale:
-            cache[:, j + 1 :] = float("nan")
-        for keys, values in ((k, v), stale):
-            found = kernels.attend(q[:, j : j + 1], keys[:, : j + 1], values[:, : j + 1])
+        step = whole[:, j : j + 1].unbind(-2)
+        there = k.clone(), v.clone()
+        for cache in there:
+            cache[:, j + 1 :] = torch.nan
+        place = torch.tensor(j, dtype=torch.int32, device="cuda")
+        for caches, at in ((there, j), (filled, place)):
+            found = kernels.attend(*step, *caches, at, cut=kernels.Reach(*cut))
             torch.testing.assert_close(found, wanted[:, j : j + 1], rtol=1e-4, atol=1e-4)
+    assert torch.equal(filled[0], k) and torch.equal(filled[1], v)
 
 
 @gpu
@@ -142,7 +149,10 @@ def kernel_line(model, batch):
     for memory in caches.line.decoder.memories:
         memory.rows.fill_(1e30)
     for cache in (cache for level in caches.outer for cache in level if cache):
-        cache.attend = kernels.attend
+        cache.attend_next = kernels.attend_next
+        cache.keys.fill_(1e30)
+        cache.values.fill_(1e30)
+    caches.recorded = True
     return caches
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 from torch import Tensor, nn
 
 from axial.config import as_integer, check_heads
@@ -34,7 +34,7 @@ class LineCache:
     """Keys and values of the steps of an axis that are already known, for causal attention.
 
     Both are buffers (r, length, f, n, e); what lies beyond the steps added so far is never read.
-    `attend(q, k, v, scale)` may replace torch's own attention of one step to all.
+    `attend_next(q, k, v, cache, place, scale)`, where it is set, adds one step and attends from it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LineCache:
     ) -> None:
         self.keys = keys
         self.values = values
-        self.attend: Callable[[Tensor, Tensor, Tensor, float], Tensor] | None = None
+        self.attend_next: Callable[..., Tensor] | None = None
 
     def add(self, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Put in the steps from `start` on; return all steps up to the last of them."""
@@ -99,18 +99,21 @@ class AxialAttention(nn.Module):
         return self._mix(x, q, k, v, causal=self.causal)
 
     def advance(
-        self, x: Float[Tensor, "b *axes d"], cache: LineCache, start: int
+        self, x: Float[Tensor, "b *axes d"], cache: LineCache, start: int | Int32[Tensor, ""]
     ) -> Float[Tensor, "b *axes d"]:
         """Attend causally from new steps of the axis to themselves and to those in the cache.
 
-        `x` holds one step, or all steps from 0 on; the cache takes them in.
+        `x` holds one step, or all steps from 0 on; the cache takes them in. Where `attend_next`
+        is set, one step may be named by a number that only the device knows.
         """
         q, k, v = self._project(x, None)
+        if isinstance(start, Tensor):
+            assert cache.attend_next is not None and q.shape[1] == 1
+            seen = cache.attend_next(q, k, v, cache, start, q.shape[-1] ** -0.5)
+            return self.to_out(seen.view(x.shape))
         assert start == 0 or q.shape[1] == 1
         k, v = cache.add(k, v, start)
-        if cache.attend is None or q.shape[1] > 1:
-            return self._mix(x, q, k, v, causal=start == 0)
-        return self.to_out(cache.attend(q, k, v, q.shape[-1] ** -0.5).view(x.shape))
+        return self._mix(x, q, k, v, causal=start == 0)
 
     def cache(self, batch: int, axes: Sequence[int]) -> LineCache:
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from axial.causal import shift, stack, unstack
 from axial.layers import Blocks
-from axial.lines import Line, fast_kernels, sensible_threads
+from axial.lines import Line, Recording, fast_kernels, sensible_threads
 from axial.model import AxialTransformer
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
@@ -61,12 +61,30 @@ class Caches:
     """
 
     def __init__(self, model: AxialTransformer, batch: int) -> None:
-        axes = model.config.plane_axes
+        axes, kernels = model.config.plane_axes, fast_kernels(model)
         self.outer = [level.caches(batch, axes) for level in _outer(model)]
         self.line = Line(model, batch)
-        kernels = fast_kernels(model)
+        self.steps: list[Recording | None] = [None] * len(self.outer)
+        """Of each outer level one step, recorded; which one, is told by a number."""
+        self.recorded = kernels is not None
+        self.places = torch.arange(
+            max(axes), dtype=torch.int32, device=model.embedding.weight.device
+        )
         for cache in (cache for level in self.outer for cache in level if cache is not None):
-            cache.attend = None if kernels is None else kernels.attend
+            cache.attend_next = None if kernels is None else kernels.attend_next
+
+    def advance(
+        self, level: int, decoder: Blocks, x: Float[Tensor, "b *plane d"], start: int
+    ) -> Float[Tensor, "b *plane d"]:
+        """Let an outer level read steps of its axis from `start` on."""
+        known = self.outer[level]
+        if not self.recorded or x.shape[1 + level] > 1:
+            return decoder.advance(x, known, start)
+        place, step = self.places[start], self.steps[level]
+        if step is None:
+            step = Recording(lambda x, place: decoder.advance(x, known, place), x, place)
+            self.steps[level] = step
+        return cast(Tensor, step.replay(x, place))
 
 
 def _outer(model: AxialTransformer) -> list[Blocks]:
@@ -121,7 +139,11 @@ def walk(
         plane = x[..., channel]
         if (plane < 0).any():
             number = torch.full((len(x),), channel, device=x.device)
-            ctx = model.condition(x.clamp(min=0), number, label, context)
+            # Before the first channel nothing is known: one example serves for all of them.
+            conditions = label is not None or context is not None
+            alike = not (channel or conditions or config.given_channels or config.given_steps)
+            some = slice(1) if alike else slice(None)
+            ctx = model.condition(x[some].clamp(min=0), number[some], label, context)
             plane_walk = _PlaneWalk(model, caches, choose, lambda: finished and finished(x))
             plane_walk.run(plane, numbers[..., channel], ctx)
 
@@ -195,7 +217,7 @@ class _PlaneWalk:
             return self._decode(level, decoder, inputs)[:, stop - 1]
         new = slice(start, stop)
         inputs = self.model.embedding(plane[:, new].clamp(min=0)) + base[:, new]
-        advance = functools.partial(decoder.advance, caches=self.caches.outer[level], start=start)
+        advance = functools.partial(self.caches.advance, level, decoder, start=start)
         with sensible_threads(inputs.numel() * inputs.shape[-1]):
             return self._decode(level, advance, inputs)[:, -1]
 

@@ -2,17 +2,22 @@
 
 `pass_block`, `to_logits` and `choose` do what their namesakes in lines.py do, in fewer launches:
 drawing element by element is bound by the number of kernels and by reading the weights once.
-Everything is accumulated in float32. b batch, d width, i inputs, o outputs, l length, v values,
-n heads, e width of a head.
+Everything is accumulated in float32. From Hopper on, a kernel is set up and reads its weights while
+the one before it still runs: `_let_next_begin` allows that, and `_wait_for_previous` is where it
+needs the results. b batch, d width, i inputs, o outputs, l length, v values, n heads, e width of a
+head, r lines, f faster axes folded.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra import cuda
 
+from axial.attention import LineCache
 from axial.folded import Folded, FoldedBlock, Memory
 from axial.layers import NORM_EPS
 
@@ -31,6 +36,7 @@ class Tile:
     depth: int
     warps: int = 4
     stages: int = 4
+    fetching: bool = False
 
 
 def tile(x: Tensor) -> Tile:
@@ -46,12 +52,46 @@ def _depth(inputs: int, most: int) -> int:
     return min(most, inputs & -inputs)
 
 
+@functools.cache
+def overlapping() -> bool:
+    """Whether this GPU can set up a kernel while the one before it runs."""
+    return hasattr(cuda, "gdc_wait") and torch.cuda.get_device_capability() >= (9, 0)
+
+
+@triton.jit
+def _let_next_begin(OVERLAPPING: tl.constexpr):
+    if OVERLAPPING:
+        cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def _wait_for_previous(OVERLAPPING: tl.constexpr):
+    if OVERLAPPING:
+        cuda.gdc_wait()
+
+
+@triton.jit
+def _fetch(columns, LENGTH: tl.constexpr):
+    """Bring 16-bit numbers into the GPU's cache: LENGTH from each of these places (1, n) on."""
+    lines: tl.constexpr = triton.cdiv(LENGTH, 64)
+    line = tl.minimum(tl.arange(0, triton.next_power_of_2(lines)), lines - 1)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [columns + line[:, None] * 64],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
 def pass_block(x: Tensor, block: FoldedBlock, memory: Memory, j: int) -> Tensor:
     """Take element j (b, d) through a block; the memory takes it in."""
     dense(x, block.to_qkv, normed=True, out=memory.rows[j])
-    rows = memory.rows[: j + 1].view(j + 1, len(x), 1, memory.heads, 3, -1)
-    q, k, v = rows.transpose(0, 1).unbind(-2)
-    x = dense(attend(q[:, j:], k, v).view(x.shape), block.to_out, added=x)
+    rows = memory.rows.view(len(memory.rows), len(x), 1, memory.heads, 3, -1).transpose(0, 1)
+    (q, k, v), (_, keys, values) = rows[:, j : j + 1].unbind(-2), rows.unbind(-2)
+    seen = attend(q, k, v, keys, values, j)
+    x = dense(seen.view(x.shape), block.to_out, added=x)
     hidden = dense(x, block.mlp_in, normed=True, activated=True)
     return dense(hidden, block.mlp_out, added=x)
 
@@ -107,6 +147,9 @@ def product(
         M=cut.rows,
         N=cut.columns,
         K=cut.depth,
+        FETCHING=cut.fetching and overlapping(),
+        OVERLAPPING=overlapping(),
+        launch_pdl=overlapping(),
         num_warps=cut.warps,
         num_stages=cut.stages,
     )
@@ -128,7 +171,10 @@ def _product(
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
+    FETCHING: tl.constexpr,
+    OVERLAPPING: tl.constexpr,
 ):
+    _let_next_begin(OVERLAPPING)
     n = tl.program_id(0) * N + tl.arange(0, N)
     m = tl.program_id(1) * M + tl.arange(0, M)
     k = tl.arange(0, K)
@@ -137,6 +183,9 @@ def _product(
     x_at = x + (m % rows)[:, None] * INPUTS + k[None, :]
     weight_at = weight + column[None, :] * INPUTS + k[:, None]
     total = tl.zeros((M, N), tl.float32)
+    if FETCHING:
+        _fetch(weight + column[None, :] * INPUTS, INPUTS)
+    _wait_for_previous(OVERLAPPING)
     for _ in range(0, INPUTS, K):
         total = tl.dot(tl.load(x_at), tl.load(weight_at), total, input_precision="ieee")
         x_at += K
@@ -159,8 +208,9 @@ def weighted_sums(
     normed: bool,
     activated: bool,
     added: Tensor | None,
-    columns: int = 8,
+    columns: int = 4,
     warps: int = 4,
+    depth: int = 2048,
 ) -> Tensor:
     """The same for few rows: each program reads the whole of some columns of the weights."""
     rows, (inputs, outputs) = len(x), layer.weight.shape
@@ -178,7 +228,9 @@ def weighted_sums(
         ADDED=added is not None,
         EPS=NORM_EPS,
         N=columns,
-        K=_depth(inputs, 512),
+        K=min(depth, triton.next_power_of_2(inputs)),
+        OVERLAPPING=overlapping(),
+        launch_pdl=overlapping(),
         num_warps=warps,
     )
     return out
@@ -200,17 +252,25 @@ def _weighted_sums(
     EPS: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
+    OVERLAPPING: tl.constexpr,
 ):
+    _let_next_begin(OVERLAPPING)
     row = tl.program_id(1)
     n = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, K)
     column = n % OUTPUTS
+    weight_at = weight + column[:, None] * INPUTS + k[None, :]
+    weights = tl.load(weight_at, mask=(k < INPUTS)[None, :], other=0.0)
+    offset = tl.load(bias + column).to(tl.float32)
+    _wait_for_previous(OVERLAPPING)
     total = tl.zeros((N, K), tl.float32)
     first = tl.zeros((K,), tl.float32)
     second = tl.zeros((K,), tl.float32)
     for start in tl.static_range(0, INPUTS, K):
-        part = tl.load(x + row * INPUTS + start + k).to(tl.float32)
-        weights = tl.load(weight + column[:, None] * INPUTS + start + k[None, :])
+        inside = start + k < INPUTS
+        if start > 0:
+            weights = tl.load(weight_at + start, mask=inside[None, :], other=0.0)
+        part = tl.load(x + row * INPUTS + start + k, mask=inside, other=0.0).to(tl.float32)
         total += weights.to(tl.float32) * part[None, :]
         first += part
         second += part * part
@@ -220,7 +280,7 @@ def _weighted_sums(
         mean = tl.sum(first, 0) / INPUTS
         variance = tl.maximum(tl.sum(second, 0) / INPUTS - mean * mean, 0.0)
         result = (result - mean * tl.load(sums + column)) * tl.rsqrt(variance + EPS)
-    result += tl.load(bias + column).to(tl.float32)
+    result += offset
     if ACTIVATED:
         result *= tl.sigmoid(result)
     place = row * OUTPUTS + n
@@ -234,12 +294,30 @@ def normalize(x: Tensor) -> Tensor:
     rows, width = x.shape
     out = torch.empty_like(x)
     size = triton.next_power_of_2(width)
-    _normalize[(rows,)](x, out, WIDTH=width, D=size, EPS=NORM_EPS, num_warps=4)
+    _normalize[(rows,)](
+        x,
+        out,
+        WIDTH=width,
+        D=size,
+        EPS=NORM_EPS,
+        OVERLAPPING=overlapping(),
+        launch_pdl=overlapping(),
+        num_warps=4,
+    )
     return out
 
 
 @triton.jit
-def _normalize(x, out, WIDTH: tl.constexpr, D: tl.constexpr, EPS: tl.constexpr):
+def _normalize(
+    x,
+    out,
+    WIDTH: tl.constexpr,
+    D: tl.constexpr,
+    EPS: tl.constexpr,
+    OVERLAPPING: tl.constexpr,
+):
+    _let_next_begin(OVERLAPPING)
+    _wait_for_previous(OVERLAPPING)
     d = tl.arange(0, D)
     inside = d < WIDTH
     place = tl.program_id(0) * WIDTH + d
@@ -249,42 +327,86 @@ def _normalize(x, out, WIDTH: tl.constexpr, D: tl.constexpr, EPS: tl.constexpr):
     tl.store(out + place, row * tl.rsqrt(variance + EPS), mask=inside)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0, *, warps: int = 4) -> Tensor:
-    """Attention of one step (r, 1, f, n, e) to the steps (r, m, f, n, e), its own the last.
+@dataclass(frozen=True)
+class Reach:
+    """How attention to a cache is cut: `steps` of it at a time, by so many warps."""
 
-    Keys and values may be views, but with equal strides.
+    steps: int
+    warps: int
+
+
+def reach(lines: int) -> Reach:
+    """The fastest for so many lines and heads of those that benchmarks/kernels.py tries."""
+    return Reach(32, 4) if lines <= 64 else Reach(16, 1)
+
+
+def attend_next(
+    q: Tensor, k: Tensor, v: Tensor, cache: LineCache, place: Tensor, scale: float
+) -> Tensor:
+    """Attention of one step (r, 1, f, n, e) to those in the cache and itself; it is put in.
+
+    Which step it is, `place` says on the device: so one recording serves all of them.
     """
-    lines, steps, faster, heads, size = k.shape
-    assert k.stride() == v.stride() and q.stride(-1) == k.stride(-1) == 1
+    return attend(q, k, v, cache.keys, cache.values, place, scale)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    place: Tensor | int,
+    scale: float = 1.0,
+    *,
+    cut: Reach | None = None,
+) -> Tensor:
+    """Attention of one step (r, 1, f, n, e) to itself and the first `place` of (r, l, f, n, e).
+
+    Its own key and value are there already, or put there where only the device knows the place.
+    Those of one step have equal strides, and so have those of all steps.
+    """
+    lines, _, faster, heads, size = keys.shape
+    assert q.stride() == k.stride() == v.stride() and keys.stride() == values.stride()
+    assert q.stride(-1) == keys.stride(-1) == 1
     out = q.new_empty(lines, 1, faster, heads, size)
+    cut = cut or reach(lines * faster * heads)
     _attend[(lines * faster * heads,)](
         q,
         k,
         v,
+        keys,
+        values,
         out,
         scale,
-        steps,
+        place,
         q.stride(0),
         q.stride(2),
         q.stride(3),
-        *k.stride()[:4],
+        *keys.stride()[:4],
         FASTER=faster,
         HEADS=heads,
         SIZE=size,
         E=triton.next_power_of_2(size),
-        num_warps=warps,
+        STEPS=cut.steps,
+        ON_DEVICE=isinstance(place, Tensor),
+        OVERLAPPING=overlapping(),
+        launch_pdl=overlapping(),
+        num_warps=cut.warps,
     )
     return out
 
 
-@triton.jit(do_not_specialize=["steps"])
+@triton.jit(do_not_specialize=["place"])
 def _attend(
     q,
     k,
     v,
+    keys,
+    values,
     out,
     scale,
-    steps,
+    place,
     q_line,
     q_faster,
     q_head,
@@ -296,35 +418,48 @@ def _attend(
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     E: tl.constexpr,
+    STEPS: tl.constexpr,
+    ON_DEVICE: tl.constexpr,
+    OVERLAPPING: tl.constexpr,
 ):
-    number = tl.program_id(0).to(tl.int64)
+    _let_next_begin(OVERLAPPING)
+    number = tl.program_id(0)
     head = number % HEADS
     faster = number // HEADS % FASTER
-    line = number // (HEADS * FASTER)
+    line = (number // (HEADS * FASTER)).to(tl.int64)
     e = tl.arange(0, E)
     inside = e < SIZE
-    own = q + line * q_line + faster * q_faster + head * q_head + e
-    query = tl.load(own, mask=inside, other=0.0).to(tl.float32) * scale
-    start_of_line = line * k_line + faster * k_faster + head * k_head
+    own_at = line * q_line + faster * q_faster + head * q_head + e
+    line_at = line * k_line + faster * k_faster + head * k_head + e
+    _wait_for_previous(OVERLAPPING)
+    before = tl.load(place) if ON_DEVICE else place
+    query = tl.load(q + own_at, mask=inside, other=0.0).to(tl.float32) * scale
+    key = tl.load(k + own_at, mask=inside, other=0.0)
+    value = tl.load(v + own_at, mask=inside, other=0.0)
     # A running softmax: what the steps so far weigh is kept relative to the largest of them.
-    top = float("-inf")
-    share = 0.0
-    mixed = tl.zeros((E,), tl.float32)
-    for start in range(0, steps, 32):
-        step = start + tl.arange(0, 32)
-        known = step < steps
-        place = start_of_line + step[:, None].to(tl.int64) * k_step + e[None, :]
+    top = tl.sum(key.to(tl.float32) * query, 0)
+    share = 1.0
+    mixed = value.to(tl.float32)
+    for start in range(0, before, STEPS):
+        step = start + tl.arange(0, STEPS)
+        known = step < before
+        at = line_at[None, :] + step[:, None].to(tl.int64) * k_step
         mask = known[:, None] & inside[None, :]
-        keys = tl.load(k + place, mask=mask, other=0.0).to(tl.float32)
-        values = tl.load(v + place, mask=mask, other=0.0).to(tl.float32)
-        scores = tl.where(known, tl.sum(keys * query[None, :], 1), float("-inf"))
+        some_keys = tl.load(keys + at, mask=mask, other=0.0)
+        some_values = tl.load(values + at, mask=mask, other=0.0)
+        scores = tl.sum(some_keys.to(tl.float32) * query[None, :], 1)
+        scores = tl.where(known, scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 0))
         weights = tl.exp(scores - higher)
         shrink = tl.exp(top - higher)
-        mixed = mixed * shrink + tl.sum(weights[:, None] * values, 0)
+        mixed = mixed * shrink + tl.sum(weights[:, None] * some_values.to(tl.float32), 0)
         share = share * shrink + tl.sum(weights, 0)
         top = higher
-    tl.store(out + number * SIZE + e, mixed / share, mask=inside)
+    if ON_DEVICE:
+        own_place = line_at + before.to(tl.int64) * k_step
+        tl.store(keys + own_place, key, mask=inside)
+        tl.store(values + own_place, value, mask=inside)
+    tl.store(out + number.to(tl.int64) * SIZE + e, mixed / share, mask=inside)
 
 
 def choose(
@@ -351,6 +486,8 @@ def choose(
         WIDTH=base.shape[-1],
         V=triton.next_power_of_2(values),
         D=min(1024, triton.next_power_of_2(base.shape[-1])),
+        OVERLAPPING=overlapping(),
+        launch_pdl=overlapping(),
         num_warps=4,
     )
     return out
@@ -370,8 +507,11 @@ def _choose(
     WIDTH: tl.constexpr,
     V: tl.constexpr,
     D: tl.constexpr,
+    OVERLAPPING: tl.constexpr,
 ):
+    _let_next_begin(OVERLAPPING)
     row = tl.program_id(0).to(tl.int64)
+    _wait_for_previous(OVERLAPPING)
     v = tl.arange(0, V)
     real = v < VALUES
     scores = tl.load(logits + row * VALUES + v, mask=real, other=0.0).to(tl.float64)

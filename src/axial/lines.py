@@ -7,6 +7,7 @@ of kernels.py, which do the same in fewer launches. On a CPU small steps run on 
 b batch, l length of a line, s its first steps, d width, v values, n heads, e width of a head.
 """
 
+import functools
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,6 +91,34 @@ def _operations(model: AxialTransformer) -> Operations:
     return Operations(kernels.pass_block, kernels.to_logits, kernels.choose)
 
 
+class Recording:
+    """A CUDA graph of a call, between buffers that stay where they are."""
+
+    def __init__(
+        self,
+        run: Callable[..., Tensor | None],
+        *like: Tensor,
+        warm_up: Callable[..., object] | None = None,
+    ) -> None:
+        self.buffers = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in like]
+        self.graph = torch.cuda.CUDAGraph()
+        # What is compiled, loaded or set up at first use must not be while recording.
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            (warm_up or run)(*self.buffers)
+        here.wait_stream(aside)
+        with torch.cuda.graph(self.graph):
+            self.result = run(*self.buffers)
+
+    def replay(self, *inputs: Tensor) -> Tensor | None:
+        """The same call on other inputs; the result stays until the next one."""
+        for buffer, value in zip(self.buffers, inputs, strict=True):
+            buffer.copy_(value)
+        self.graph.replay()
+        return self.result
+
+
 class Line:
     """The inner level of a model for one batch size: a line at a time, whatever was before it."""
 
@@ -110,7 +139,7 @@ class Line:
             self.decoder = _Recurrent(decoder)
         else:
             self.decoder = _Attending(decoder, batch, self.length, self.operations)
-        self.recording: _Recording | None = None
+        self.recording: Recording | None = None
 
     def draw(
         self,
@@ -126,14 +155,22 @@ class Line:
         """
         if line.device.type == "cuda":
             if self.recording is None:
-                self.recording = _Recording(self)
+                self.recording = self._record(line, base, noise)
             self.recording.replay(line, base, noise)
+            line.copy_(self.recording.buffers[0])
         else:
-            self.choose_along(line, base, start, noise)
+            self.choose_along(line, base, noise, start)
         return self.logits.isfinite().all()
 
+    def _record(self, *like: Tensor) -> Recording:
+        # The kernels are the same for every element, plain torch's depend on how many are known.
+        steps = self.length if self.operations == Operations() else min(2, self.length)
+        return Recording(
+            self.choose_along, *like, warm_up=functools.partial(self.choose_along, stop=steps)
+        )
+
     def choose_along(
-        self, line: Tensor, base: Tensor, start: int, noise: Tensor, stop: int | None = None
+        self, line: Tensor, base: Tensor, noise: Tensor, start: int = 0, stop: int | None = None
     ) -> None:
         """Draw without recording, up to `stop` or to the end."""
 
@@ -245,31 +282,3 @@ class _Recurrent:
     def fill(self, x: Tensor) -> None:
         _, (hidden, memory) = self.lstm(x)
         self.states = hidden[0], memory[0]
-
-
-class _Recording:
-    """A CUDA graph of a whole line, between buffers that stay where they are."""
-
-    def __init__(self, line: Line) -> None:
-        shape, table = (line.batch, line.length), line.table
-        self.line = torch.zeros(shape, dtype=torch.long, device=table.device)
-        self.base = table.new_zeros(*shape, table.shape[1])
-        self.noise = table.new_zeros(*shape, line.values, dtype=torch.float64)
-        self.graph = torch.cuda.CUDAGraph()
-        # What is compiled, loaded or set up at first use must not be while recording. The
-        # kernels are the same for every element, plain torch's depend on how many are known.
-        warm_up = line.length if line.operations == Operations() else min(2, line.length)
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            line.choose_along(self.line, self.base, 0, self.noise, warm_up)
-        here.wait_stream(aside)
-        with torch.cuda.graph(self.graph):
-            line.choose_along(self.line, self.base, 0, self.noise)
-
-    def replay(self, line: Tensor, base: Tensor, noise: Tensor) -> None:
-        self.line.copy_(line)
-        self.base.copy_(base)
-        self.noise.copy_(noise)
-        self.graph.replay()
-        line.copy_(self.line)
