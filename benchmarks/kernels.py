@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, kernels
-from axial.folded import Folded, FoldedBlock, Memory
-from axial.kernels import Reach, Tile
-from axial.layers import Blocks
-from axial.lines import Line, Operations
+from axial.attention import LineCache
+from axial.folded import Folded
+from axial.kernel_lines import KernelLine
+from axial.kernels import Tile
+from axial.lines import Line
 
 TILES = {
     1: [],
@@ -30,8 +31,8 @@ TILES = {
 """Worth trying, by batch size."""
 COLUMNS = [(2, 4, 2048), (4, 4, 2048), (8, 4, 2048), (8, 4, 512), (4, 8, 2048), (4, 2, 2048)]
 """Columns, warps and depth of a program, where there are few rows."""
-REACHES = [Reach(8, 1), Reach(16, 1), Reach(32, 1), Reach(16, 2), Reach(32, 2), Reach(32, 4)]
-"""For attention to a cache."""
+REACHES = [(4, 1), (8, 1), (16, 1), (32, 1), (16, 2), (32, 4)]
+"""Steps of a cache that are attended to at a time, and warps."""
 
 
 def microseconds(run: Callable[[], object], *, repeats: int = 20) -> float:
@@ -93,83 +94,84 @@ def _layer(outputs: int, inputs: int) -> Folded:
 
 
 def probe_attention(model: AxialTransformer, batch: int) -> None:
-    """The kernel beside plain products, for elements along the line."""
-    assert isinstance(model.inner_decoder, Blocks)
-    blocks = [FoldedBlock(block) for block in model.inner_decoder]
-    length = model.config.axes[-1]
-    memories = [Memory(block, batch, length) for block in blocks]
-    for memory in memories:
-        memory.rows.normal_()
+    """Attention of one element to those before it on its line, beside plain products."""
+    config = model.config
+    heads, length, layers = config.heads, config.axes[-1], config.decoder_layers[-1]
+    own = torch.randn(batch, 1, 1, heads, 3, config.width // heads, device="cuda").bfloat16()
+    q, k, v = own.unbind(-2)
+    caches = [_cache((batch, length, 1, *q.shape[-2:])) for _ in range(layers)]
 
-    def plain(memory: Memory, j: int) -> None:
-        _, mask, q, k, v = memory.until(j)
-        torch.bmm(torch.baddbmm(mask, q, k).softmax(-1), v, out=memory.seen_rle)
+    def plain(j: int) -> None:
+        for cache in caches:
+            keys, values = (t[:, : j + 1, 0].transpose(1, 2) for t in (cache.keys, cache.values))
+            scores = q[:, 0].transpose(1, 2) @ keys.transpose(-1, -2)
+            scores.softmax(-1) @ values
 
-    def kernel(memory: Memory, j: int, cut: Reach) -> None:
-        rows = memory.rows.view(length, batch, 1, memory.heads, 3, -1).transpose(0, 1)
-        (q, k, v), (_, keys, values) = rows[:, j : j + 1].unbind(-2), rows.unbind(-2)
-        kernels.attend(q, k, v, keys, values, j, cut=cut)
+    def kernel(place: Tensor, steps: int, warps: int) -> None:
+        for cache in caches:
+            kernels.attend_next(q, k, v, cache, place, steps=steps, warps=warps)
 
-    variants: dict[str, Callable[[Memory, int], None]] = {"plain": plain}
-    for cut in REACHES:
-        variants[f"{cut.steps}x{cut.warps}"] = functools.partial(kernel, cut=cut)
     for j in (0, length // 2, length - 1):
-        cells = []
-        for name, attend in variants.items():
-            run = functools.partial(_for_each, attend, memories, j)
-            cells.append(f"{name} {microseconds(run) / len(memories):.2f} us")
+        cells = [f"plain {microseconds(functools.partial(plain, j)) / layers:.2f} us"]
+        place = torch.tensor(j, dtype=torch.int32, device="cuda")
+        for steps, warps in REACHES:
+            spent = microseconds(functools.partial(kernel, place, steps, warps)) / layers
+            cells.append(f"{steps} steps {warps} warps {spent:.2f} us")
         print(f"  attention at {j}: {', '.join(cells)}")
 
 
 def probe_outer(model: AxialTransformer, batch: int) -> None:
     """One step of an outer level's masked attention, by the kernel and by torch."""
     heads, length = model.config.heads, model.config.axes[-1]
-    shape = (batch, length, length, heads, model.config.width // heads)
-    own = torch.randn(batch, 1, *shape[2:-1], 3, shape[-1], device="cuda").bfloat16()
-    q, k, v = own.unbind(-2)
-    keys, values = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
+    own = torch.randn(batch, 1, length, heads, 3, model.config.width // heads, device="cuda")
+    q, k, v = own.bfloat16().unbind(-2)
+    cache = _cache((batch, length, *q.shape[2:]))
     last = torch.tensor(length - 1, dtype=torch.int32, device="cuda")
     cells = []
-    for cut in REACHES:
-        spent = microseconds(lambda: kernels.attend(q, k, v, keys, values, last, cut=cut))  # noqa: B023
-        cells.append(f"{cut.steps}x{cut.warps} {spent:.0f} us")
-    q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, keys, values))
+    for steps, warps in REACHES:
+        how = {"steps": steps, "warps": warps}
+        run = functools.partial(kernels.attend_next, q, k, v, cache, last, **how)
+        cells.append(f"{steps} steps {warps} warps {microseconds(run):.0f} us")
+    q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, cache.keys, cache.values))
     spent = microseconds(lambda: F.scaled_dot_product_attention(q, k, v))
     print(f"  outer attention to {length} rows: {', '.join(cells)}, torch {spent:.0f} us")
 
 
-def _for_each(attend: Callable[[Memory, int], None], memories: list[Memory], j: int) -> None:
-    for memory in memories:
-        attend(memory, j)
+def _cache(shape: tuple[int, ...]) -> LineCache:
+    keys, values = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
+    return LineCache(keys, values)
 
 
 def probe_line(model: AxialTransformer, batch: int) -> None:
     """A whole line by the kernels and by plain torch, and one step compiled, per element."""
-    shape = (batch, model.config.axes[-1])
-    values = torch.full(shape, -1, device="cuda")
-    base = torch.randn(*shape, model.config.width, device="cuda").bfloat16()
-    noise = torch.randn(*shape, model.config.values, device="cuda", dtype=torch.float64)
-    cells = []
-    overlapping = kernels.overlapping
-    for name, operations in (("kernels", None), ("not overlapping", None), ("plain", Operations())):
-        kernels.overlapping = (lambda: False) if name == "not overlapping" else overlapping  # type: ignore[assignment]
-        line = Line(model, batch, operations)
-        spent = microseconds(lambda: line.choose_along(values, base, noise), repeats=5)  # noqa: B023
-        cells.append(f"{name} {spent / line.length:.1f} us")
+    length = model.config.axes[-1]
+    values = torch.full((batch, length), -1, device="cuda")
+    base = torch.randn(batch, length, model.config.width, device="cuda").bfloat16()
+    noise = torch.randn(*values.shape, model.config.values, device="cuda", dtype=torch.float64)
+    overlapping, cells = kernels.overlapping, []
+    for name in ("kernels", "not overlapping", "plain"):
+        kernels.overlapping = overlapping if name == "kernels" else lambda: False  # type: ignore[assignment]
+        start = time.perf_counter()
+        line = Line(model, batch) if name == "plain" else KernelLine(model, batch, kernels)
+        line.draw(values, base, 0, noise)
+        torch.cuda.synchronize()
+        begun = time.perf_counter() - start
+        spent = min(_elapsed(lambda: line.draw(values, base, 0, noise)) for _ in range(5))  # noqa: B023
+        cells.append(f"{name} {1e6 * spent / length:.1f} us (first line {begun:.2f} s)")
     kernels.overlapping = overlapping
-    if batch == 64:
-        middle = line.length // 2
+    if batch == 64 and isinstance(line, Line):
+        middle = length // 2
         compiled = torch.compile(lambda x: line.decoder.step(x, middle), fullgraph=True)
         spent = microseconds(lambda: compiled(base[:, 0].contiguous()))
         cells.append(f"plain, compiled, without the choice {spent:.1f} us")
     print(f"  a line, per element: {', '.join(cells)}")
+
+
+def _elapsed(run: Callable[[], object]) -> float:
     start = time.perf_counter()
-    line = Line(model, batch)
+    run()
     torch.cuda.synchronize()
-    folded = time.perf_counter() - start
-    line.draw(values, base, 0, noise)
-    torch.cuda.synchronize()
-    print(f"  folding {folded:.3f} s, recording {time.perf_counter() - start - folded:.3f} s")
+    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, bits, draw
 from axial.incremental import Caches, cache_bytes
+from axial.kernel_lines import KernelLine
 from axial.model import evaluating
 
 METHODS = ["scoring", "cached", "semi-parallel", "naive"]
@@ -150,11 +151,16 @@ def report_memory(model: AxialTransformer, batch: int) -> None:
     """Bytes of the caches as computed, and as the allocator counts them."""
     before = torch.cuda.memory_allocated()
     caches = Caches(model, batch)
-    folded = [t for block in getattr(caches.line.decoder, "blocks", []) for t in block.tensors()]
-    weights = sum(t.nbytes for t in [*folded, *caches.line.to_logits])
+    line = caches.line
+    blocks = getattr(line if isinstance(line, KernelLine) else line.decoder, "blocks", [])
+    folded = [t for block in blocks for t in block.tensors()]
+    weights = sum(t.nbytes for t in [*folded, *line.to_logits])
     measured = torch.cuda.memory_allocated() - before - weights
     computed = batch * cache_bytes(model)
-    print(f"  caches {computed / 1e6:.1f} MB computed, {measured / 1e6:.1f} MB measured")
+    print(
+        f"  caches {computed / 1e6:.1f} MB computed, {measured / 1e6:.1f} MB measured with the "
+        "buffers of a line"
+    )
 
 
 def report_large(batch: int) -> None:

@@ -10,14 +10,14 @@ SOURCE = Path(axial.__file__).parent
 ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
-LAYERS = """errors disk protobuf progress
+LAYERS = """errors disk protobuf progress recording
 config crc32c ranks tensors
 cost causal noise bundle data runs
 attention describe batches pictures sources events
 layers survey packing
 model folded
 likelihood checkpoint tensorflow kernels fitting parallel
-lines
+lines kernel_lines
 incremental
 sample evaluation trainer
 completion report readings watch

@@ -18,9 +18,11 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from axial.causal import shift, stack, unstack
-from axial.layers import Blocks
-from axial.lines import Line, Recording, fast_kernels, sensible_threads
+from axial.kernel_lines import KernelLine, fast_kernels
+from axial.layers import LSTM, Blocks
+from axial.lines import Line, sensible_threads
 from axial.model import AxialTransformer
+from axial.recording import Recording
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
 """Which value has place j of a line, given its logits?"""
@@ -63,7 +65,11 @@ class Caches:
     def __init__(self, model: AxialTransformer, batch: int) -> None:
         axes, kernels = model.config.plane_axes, fast_kernels(model)
         self.outer = [level.caches(batch, axes) for level in _outer(model)]
-        self.line = Line(model, batch)
+        self.line: Line | KernelLine
+        if kernels is None or isinstance(model.inner_decoder, LSTM):
+            self.line = Line(model, batch)
+        else:
+            self.line = KernelLine(model, batch, kernels)
         self.steps: list[Recording | None] = [None] * len(self.outer)
         """Of each outer level one step, recorded; which one, is told by a number."""
         self.recorded = kernels is not None
@@ -94,8 +100,8 @@ def _outer(model: AxialTransformer) -> list[Blocks]:
 def cache_bytes(model: AxialTransformer) -> int:
     """Memory of the caches for one example.
 
-    A masked block of an outer level keeps a key and a value for each place of its grid, one of
-    the inner level also the query.
+    A masked block keeps a key and a value for each place of its grid; one of the inner level
+    also the query, unless kernels serve it.
     """
     config = model.config
     axes, last = config.plane_axes, len(config.axes) - 1
@@ -104,7 +110,8 @@ def cache_bytes(model: AxialTransformer) -> int:
         for level in range(last)
     )
     if config.inner == "attention":
-        kept += 3 * axes[last] * config.decoder_layers[last]
+        kinds = 3 if fast_kernels(model) is None else 2
+        kept += kinds * axes[last] * config.decoder_layers[last]
     return kept * config.width * model.embedding.weight.element_size()
 
 

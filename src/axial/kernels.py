@@ -1,7 +1,8 @@
 """The inner step as few CUDA kernels: dense with its norm, attention to a cache, the choice.
 
-`pass_block`, `to_logits` and `choose` do what their namesakes in lines.py do, in fewer launches:
-drawing element by element is bound by the number of kernels and by reading the weights once.
+`pass_block` and `choose` do what their namesakes in lines.py do, in fewer launches: drawing
+element by element is bound by the number of kernels and by reading the weights once. Which
+element it is, only the device knows.
 Everything is accumulated in float32. From Hopper on, a kernel is set up and reads its weights while
 the one before it still runs: `_let_next_begin` allows that, and `_wait_for_previous` is where it
 needs the results. b batch, d width, i inputs, o outputs, l length, v values, n heads, e width of a
@@ -10,6 +11,7 @@ head, r lines, f faster axes folded.
 
 import functools
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import triton
@@ -18,7 +20,7 @@ from torch import Tensor
 from triton.language.extra import cuda
 
 from axial.attention import LineCache
-from axial.folded import Folded, FoldedBlock, Memory
+from axial.folded import Folded, FoldedBlock
 from axial.layers import NORM_EPS
 
 SMALLEST_STEP = 16
@@ -29,7 +31,10 @@ FEW = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """How a matrix product is cut: outputs `rows` x `columns` a program, `depth` inputs a time."""
+    """How a matrix product is cut: outputs `rows` x `columns` a program, `depth` inputs a time.
+
+    With `fetching` the weights are brought into the GPU's cache before the inputs are there.
+    """
 
     rows: int
     columns: int
@@ -44,7 +49,9 @@ def tile(x: Tensor) -> Tile:
     (rows, inputs), size = x.shape, x.element_size()
     if rows <= 32:
         return Tile(16 if rows <= 16 else 32, 32, _depth(inputs, 512 // size))
-    return Tile(64, 32 if rows <= 64 else 64, _depth(inputs, 256 // size))
+    if rows <= 64:
+        return Tile(64, 16, _depth(inputs, 256 // size), fetching=True)
+    return Tile(64, 64, _depth(inputs, 256 // size))
 
 
 def _depth(inputs: int, most: int) -> int:
@@ -85,20 +92,13 @@ def _fetch(columns, LENGTH: tl.constexpr):
     )
 
 
-def pass_block(x: Tensor, block: FoldedBlock, memory: Memory, j: int) -> Tensor:
-    """Take element j (b, d) through a block; the memory takes it in."""
-    dense(x, block.to_qkv, normed=True, out=memory.rows[j])
-    rows = memory.rows.view(len(memory.rows), len(x), 1, memory.heads, 3, -1).transpose(0, 1)
-    (q, k, v), (_, keys, values) = rows[:, j : j + 1].unbind(-2), rows.unbind(-2)
-    seen = attend(q, k, v, keys, values, j)
-    x = dense(seen.view(x.shape), block.to_out, added=x)
+def pass_block(x: Tensor, block: FoldedBlock, cache: LineCache, place: Tensor) -> Tensor:
+    """Take the element (b, d) at `place` through a block; the cache takes it in."""
+    qkv = dense(x, block.to_qkv, normed=True).view(len(x), 1, 1, block.heads, 3, -1)
+    q, k, v = qkv.unbind(-2)
+    x = dense(attend_next(q, k, v, cache, place).view(x.shape), block.to_out, added=x)
     hidden = dense(x, block.mlp_in, normed=True, activated=True)
     return dense(hidden, block.mlp_out, added=x)
-
-
-def to_logits(x: Tensor, layer: Folded, out: Tensor) -> None:
-    """The last norm and dense layer."""
-    dense(x, layer, normed=True, out=out)
 
 
 def dense(
@@ -327,51 +327,27 @@ def _normalize(
     tl.store(out + place, row * tl.rsqrt(variance + EPS), mask=inside)
 
 
-@dataclass(frozen=True)
-class Reach:
-    """How attention to a cache is cut: `steps` of it at a time, by so many warps."""
-
-    steps: int
-    warps: int
-
-
-def reach(lines: int) -> Reach:
-    """The fastest for so many lines and heads of those that benchmarks/kernels.py tries."""
-    return Reach(32, 4) if lines <= 64 else Reach(16, 1)
-
-
 def attend_next(
-    q: Tensor, k: Tensor, v: Tensor, cache: LineCache, place: Tensor, scale: float
-) -> Tensor:
-    """Attention of one step (r, 1, f, n, e) to those in the cache and itself; it is put in.
-
-    Which step it is, `place` says on the device: so one recording serves all of them.
-    """
-    return attend(q, k, v, cache.keys, cache.values, place, scale)
-
-
-def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    place: Tensor | int,
+    cache: LineCache,
+    place: Tensor,
     scale: float = 1.0,
     *,
-    cut: Reach | None = None,
+    steps: int = 8,
+    warps: int = 1,
 ) -> Tensor:
-    """Attention of one step (r, 1, f, n, e) to itself and the first `place` of (r, l, f, n, e).
+    """Attention of one step (r, 1, f, n, e) to itself and to the first `place` of the cache.
 
-    Its own key and value are there already, or put there where only the device knows the place.
-    Those of one step have equal strides, and so have those of all steps.
+    Its key and value, of equal strides with the query, are put into the cache.
     """
+    keys, values = cache.keys, cache.values
     lines, _, faster, heads, size = keys.shape
     assert q.stride() == k.stride() == v.stride() and keys.stride() == values.stride()
     assert q.stride(-1) == keys.stride(-1) == 1
     out = q.new_empty(lines, 1, faster, heads, size)
-    cut = cut or reach(lines * faster * heads)
-    _attend[(lines * faster * heads,)](
+    _attend_next[(lines * faster * heads,)](
         q,
         k,
         v,
@@ -388,17 +364,16 @@ def attend(
         HEADS=heads,
         SIZE=size,
         E=triton.next_power_of_2(size),
-        STEPS=cut.steps,
-        ON_DEVICE=isinstance(place, Tensor),
+        STEPS=steps,
         OVERLAPPING=overlapping(),
         launch_pdl=overlapping(),
-        num_warps=cut.warps,
+        num_warps=warps,
     )
     return out
 
 
-@triton.jit(do_not_specialize=["place"])
-def _attend(
+@triton.jit
+def _attend_next(
     q,
     k,
     v,
@@ -419,7 +394,6 @@ def _attend(
     SIZE: tl.constexpr,
     E: tl.constexpr,
     STEPS: tl.constexpr,
-    ON_DEVICE: tl.constexpr,
     OVERLAPPING: tl.constexpr,
 ):
     _let_next_begin(OVERLAPPING)
@@ -432,7 +406,7 @@ def _attend(
     own_at = line * q_line + faster * q_faster + head * q_head + e
     line_at = line * k_line + faster * k_faster + head * k_head + e
     _wait_for_previous(OVERLAPPING)
-    before = tl.load(place) if ON_DEVICE else place
+    before = tl.load(place)
     query = tl.load(q + own_at, mask=inside, other=0.0).to(tl.float32) * scale
     key = tl.load(k + own_at, mask=inside, other=0.0)
     value = tl.load(v + own_at, mask=inside, other=0.0)
@@ -455,45 +429,57 @@ def _attend(
         mixed = mixed * shrink + tl.sum(weights[:, None] * some_values.to(tl.float32), 0)
         share = share * shrink + tl.sum(weights, 0)
         top = higher
-    if ON_DEVICE:
-        own_place = line_at + before.to(tl.int64) * k_step
-        tl.store(keys + own_place, key, mask=inside)
-        tl.store(values + own_place, value, mask=inside)
+    own_place = line_at + before.to(tl.int64) * k_step
+    tl.store(keys + own_place, key, mask=inside)
+    tl.store(values + own_place, value, mask=inside)
     tl.store(out + number.to(tl.int64) * SIZE + e, mixed / share, mask=inside)
 
 
-def choose(
-    logits: Tensor,
-    noise: Tensor,
-    line: Tensor,
-    table: Tensor,
-    base: Tensor,
-    j: int,
-) -> Tensor:
-    """Fill place j of `line` (b, l) where it is -1, and return the input of the next place."""
-    batch, length, values = noise.shape
-    out = base.new_empty(batch, base.shape[-1])
+class Choice(Protocol):
+    """A line whose next element is to be chosen."""
+
+    logits: Tensor
+    """(b, v)"""
+    noise: Tensor
+    """(b, l, v)"""
+    line: Tensor
+    """(b, l), -1 where a value is missing."""
+    table: Tensor
+    """(v, d), what a value looks like."""
+    base: Tensor
+    """(b, l, d), the input of each place but for the element before it."""
+    x: Tensor
+    """(b, d), the input of the next place."""
+    place: Tensor
+    broken: Tensor
+    """Becomes 1 where logits are no finite numbers."""
+
+
+def choose(at: Choice) -> None:
+    """Fill `line` at `place` where it is -1, and `x` with the input of the next place."""
+    batch, length, values = at.noise.shape
+    width = at.base.shape[-1]
     _choose[(batch,)](
-        logits,
-        noise,
-        line,
-        table,
-        base,
-        out,
-        j,
+        at.logits,
+        at.noise,
+        at.line,
+        at.table,
+        at.base,
+        at.x,
+        at.place,
+        at.broken,
         LENGTH=length,
         VALUES=values,
-        WIDTH=base.shape[-1],
+        WIDTH=width,
         V=triton.next_power_of_2(values),
-        D=min(1024, triton.next_power_of_2(base.shape[-1])),
+        D=min(1024, triton.next_power_of_2(width)),
         OVERLAPPING=overlapping(),
         launch_pdl=overlapping(),
         num_warps=4,
     )
-    return out
 
 
-@triton.jit(do_not_specialize=["j"])
+@triton.jit
 def _choose(
     logits,
     noise,
@@ -501,7 +487,8 @@ def _choose(
     table,
     base,
     out,
-    j,
+    place,
+    broken,
     LENGTH: tl.constexpr,
     VALUES: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -511,10 +498,13 @@ def _choose(
 ):
     _let_next_begin(OVERLAPPING)
     row = tl.program_id(0).to(tl.int64)
-    _wait_for_previous(OVERLAPPING)
     v = tl.arange(0, V)
     real = v < VALUES
+    _wait_for_previous(OVERLAPPING)
+    j = tl.load(place)
     scores = tl.load(logits + row * VALUES + v, mask=real, other=0.0).to(tl.float64)
+    strange = tl.max((tl.abs(scores) < float("inf")).to(tl.int32) ^ 1, 0)
+    tl.store(broken, 1, mask=strange > 0)
     scores += tl.load(noise + (row * LENGTH + j) * VALUES + v, mask=real, other=0.0)
     drawn = tl.argmax(tl.where(real, scores, float("-inf")), 0)
     drawn = tl.minimum(drawn, VALUES - 1).to(tl.int64)  # where nothing compares with anything
@@ -530,6 +520,18 @@ def _choose(
             tl.float32
         )
         tl.store(out + row * WIDTH + d, seen, mask=inside)
+
+
+def count(place: Tensor) -> None:
+    """Go on to the next place."""
+    _count[(1,)](place, OVERLAPPING=overlapping(), launch_pdl=overlapping(), num_warps=1)
+
+
+@triton.jit
+def _count(place, OVERLAPPING: tl.constexpr):
+    _let_next_begin(OVERLAPPING)
+    _wait_for_previous(OVERLAPPING)
+    tl.store(place, tl.load(place) + 1)
 
 
 def usable(dtype: torch.dtype, width: int, hidden: int) -> bool:

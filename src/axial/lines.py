@@ -1,18 +1,14 @@
 """The inner level along one line, element by element: folded weights, a cache, the choice.
 
 On a CUDA device a whole line, choices included, is recorded once and then replayed for every
-line: nothing inside it waits for the host. Where Triton is there, bf16 models run on the kernels
-of kernels.py, which do the same in fewer launches. On a CPU small steps run on one thread.
+line: nothing inside it waits for the host. On a CPU small steps run on one thread. Where Triton
+is there, bf16 models take kernel_lines.py instead.
 
 b batch, l length of a line, s its first steps, d width, v values, n heads, e width of a head.
 """
 
-import functools
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +18,7 @@ from torch import Tensor
 from axial.folded import Folded, FoldedBlock, Memory, fold
 from axial.layers import LSTM, NORM_EPS, Blocks
 from axial.model import AxialTransformer
+from axial.recording import Recording
 
 _WORTH_THREADS = 3e6
 """Products of a call below which a second thread costs more than it brings: it must be waited
@@ -65,80 +62,20 @@ def choose(
     return table.index_select(0, place).add_(base[:, min(j + 1, line.shape[1] - 1)])
 
 
-class Operations(NamedTuple):
-    """What a step is made of."""
-
-    pass_block: Callable[..., Tensor] = pass_block
-    to_logits: Callable[..., None] = to_logits
-    choose: Callable[..., Tensor] = choose
-
-
-def fast_kernels(model: AxialTransformer) -> ModuleType | None:
-    """Those of kernels.py, where they serve this model."""
-    weight, config = model.embedding.weight, model.config
-    if weight.device.type == "cuda" and importlib.util.find_spec("triton"):
-        from axial import kernels
-
-        if kernels.usable(weight.dtype, config.width, config.mlp_ratio * config.width):
-            return kernels
-    return None
-
-
-def _operations(model: AxialTransformer) -> Operations:
-    kernels = fast_kernels(model)
-    if kernels is None:
-        return Operations()
-    return Operations(kernels.pass_block, kernels.to_logits, kernels.choose)
-
-
-class Recording:
-    """A CUDA graph of a call, between buffers that stay where they are."""
-
-    def __init__(
-        self,
-        run: Callable[..., Tensor | None],
-        *like: Tensor,
-        warm_up: Callable[..., object] | None = None,
-    ) -> None:
-        self.buffers = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in like]
-        self.graph = torch.cuda.CUDAGraph()
-        # What is compiled, loaded or set up at first use must not be while recording.
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            (warm_up or run)(*self.buffers)
-        here.wait_stream(aside)
-        with torch.cuda.graph(self.graph):
-            self.result = run(*self.buffers)
-
-    def replay(self, *inputs: Tensor) -> Tensor | None:
-        """The same call on other inputs; the result stays until the next one."""
-        for buffer, value in zip(self.buffers, inputs, strict=True):
-            buffer.copy_(value)
-        self.graph.replay()
-        return self.result
-
-
 class Line:
     """The inner level of a model for one batch size: a line at a time, whatever was before it."""
 
-    def __init__(
-        self, model: AxialTransformer, batch: int, operations: Operations | None = None
-    ) -> None:
+    def __init__(self, model: AxialTransformer, batch: int) -> None:
         config, weight = model.config, model.embedding.weight.detach()
-        self.batch, self.length, self.values = batch, config.plane_axes[-1], config.values
-        self.table = weight
-        self.operations = operations or _operations(model)
+        self.length, self.table = config.plane_axes[-1], weight
         self.to_logits = fold(model.to_logits, model.norm)
-        exact = self.operations.to_logits is not to_logits
-        dtype = torch.float32 if exact else weight.dtype
-        self.logits = weight.new_zeros(self.length, batch, config.values, dtype=dtype)
+        self.logits = weight.new_zeros(self.length, batch, config.values)
         decoder = model.inner_decoder
         self.decoder: _Attending | _Recurrent
         if isinstance(decoder, LSTM):
             self.decoder = _Recurrent(decoder)
         else:
-            self.decoder = _Attending(decoder, batch, self.length, self.operations)
+            self.decoder = _Attending(decoder, batch, self.length)
         self.recording: Recording | None = None
 
     def draw(
@@ -155,29 +92,20 @@ class Line:
         """
         if line.device.type == "cuda":
             if self.recording is None:
-                self.recording = self._record(line, base, noise)
+                self.recording = Recording(self.choose_along, line, base, noise)
             self.recording.replay(line, base, noise)
             line.copy_(self.recording.buffers[0])
         else:
             self.choose_along(line, base, noise, start)
         return self.logits.isfinite().all()
 
-    def _record(self, *like: Tensor) -> Recording:
-        # The kernels are the same for every element, plain torch's depend on how many are known.
-        steps = self.length if self.operations == Operations() else min(2, self.length)
-        return Recording(
-            self.choose_along, *like, warm_up=functools.partial(self.choose_along, stop=steps)
-        )
-
-    def choose_along(
-        self, line: Tensor, base: Tensor, noise: Tensor, start: int = 0, stop: int | None = None
-    ) -> None:
-        """Draw without recording, up to `stop` or to the end."""
+    def choose_along(self, line: Tensor, base: Tensor, noise: Tensor, start: int = 0) -> None:
+        """Draw without recording."""
 
         def put(j: int, logits: Tensor) -> Tensor:
-            return self.operations.choose(logits, noise, line, self.table, base, j)
+            return choose(logits, noise, line, self.table, base, j)
 
-        self._pass_along(line, base, range(start, stop or self.length), put)
+        self._pass_along(line, base, start, put)
 
     def ask(
         self,
@@ -192,25 +120,24 @@ class Line:
             line[:, j] = torch.where(line[:, j] < 0, answer(j, logits.clone()), line[:, j])
             return self.table[line[:, j]] + base[:, min(j + 1, self.length - 1)]
 
-        self._pass_along(line, base, range(start, self.length), put)
+        self._pass_along(line, base, start, put)
 
     def _pass_along(
-        self, line: Tensor, base: Tensor, places: range, put: Callable[[int, Tensor], Tensor]
+        self, line: Tensor, base: Tensor, start: int, put: Callable[[int, Tensor], Tensor]
     ) -> None:
-        """Step through these places, what is before them taken in at once.
+        """Step through the places from `start` on, what is before them taken in at once.
 
         `put` settles place j by its logits and returns the input of the next.
         """
-        start = places.start
         x = base[:, 0].clone()
         with sensible_threads(x.numel() * x.shape[1]):
             if start:
                 before = self.table[line[:, :start]]
                 self.decoder.fill(base[:, :start] + F.pad(before[:, :-1], (0, 0, 1, 0)))
                 x = base[:, start] + before[:, -1]
-            for j in places:
+            for j in range(start, self.length):
                 out, logits = self.decoder.step(x, j), self.logits[j]
-                self.operations.to_logits(out, self.to_logits, logits)
+                to_logits(out, self.to_logits, logits)
                 x = put(j, logits)
 
 
@@ -231,14 +158,13 @@ def sensible_threads(work: int) -> Iterator[None]:
 class _Attending:
     """Masked attention blocks along the line."""
 
-    def __init__(self, blocks: Blocks, batch: int, length: int, operations: Operations) -> None:
-        self.pass_block = operations.pass_block
+    def __init__(self, blocks: Blocks, batch: int, length: int) -> None:
         self.blocks = [FoldedBlock(block) for block in blocks]
         self.memories = [Memory(block, batch, length) for block in self.blocks]
 
     def step(self, x: Tensor, j: int) -> Tensor:
         for block, memory in zip(self.blocks, self.memories, strict=True):
-            x = self.pass_block(x, block, memory, j)
+            x = pass_block(x, block, memory, j)
         return x
 
     def fill(self, x: Tensor) -> None:
