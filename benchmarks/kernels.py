@@ -18,7 +18,7 @@ from torch import Tensor
 from axial import AxialTransformer, ModelConfig, kernels
 from axial.attention import LineCache
 from axial.folded import Folded
-from axial.kernel_lines import KernelLine
+from axial.kernel_levels import KernelLine
 from axial.kernels import Tile
 from axial.lines import Line
 

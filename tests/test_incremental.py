@@ -133,29 +133,6 @@ def test_every_finished_line_is_told_with_what_is_known_so_far():
             assert torch.equal(seen.flatten(1), wanted)
 
 
-@pytest.mark.parametrize("name", ["2d-deep", "3d-channels", "4d-rows"])
-def test_a_step_may_be_named_by_a_number_on_the_device(name):
-    """As on a GPU, where the cache brings its own attention of one step to all before it."""
-    model = tiny_model(VARIANTS[name])
-    axes = model.config.plane_axes
-
-    def attend_next(q, k, v, cache, place, scale):
-        k, v = cache.add(k, v, int(place))
-        scores = torch.einsum("rlfne,rmfne->rlfnm", q * scale, k)
-        return torch.einsum("rlfnm,rmfne->rlfne", scores.softmax(-1), v)
-
-    for level, decoder in enumerate(model.outer_decoders):
-        told, asked = decoder.caches(3, axes), decoder.caches(3, axes)
-        for cache in filter(None, asked):
-            cache.attend_next = attend_next
-        for place in torch.arange(axes[level], dtype=torch.int32):
-            x = torch.randn(3, *(1,) * (level + 1), *axes[level + 1 :], 8, dtype=torch.float64)
-            with torch.no_grad():
-                wanted = decoder.advance(x, told, int(place))
-                found = decoder.advance(x, asked, place)
-            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-
-
 def test_a_cache_returns_what_was_added_and_nothing_beyond():
     cache = LineCache(torch.full((2, 5, 1, 2, 3), 9.0), torch.full((2, 5, 1, 2, 3), 9.0))
     first, second = torch.randn(2, 2, 1, 2, 3), torch.randn(2, 1, 1, 2, 3)

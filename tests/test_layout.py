@@ -17,7 +17,7 @@ attention describe batches pictures sources events
 layers survey packing
 model folded
 likelihood checkpoint tensorflow kernels fitting parallel
-lines kernel_lines
+lines kernel_levels
 incremental
 sample evaluation trainer
 completion report readings watch

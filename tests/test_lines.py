@@ -11,7 +11,7 @@ from axial import draw, lines
 from axial.attention import LineCache
 from axial.folded import fold
 from axial.incremental import Caches
-from axial.kernel_lines import KernelLine
+from axial.kernel_levels import KernelLine, KernelStep
 from axial.lines import sensible_threads
 
 gpu = pytest.mark.gpu
@@ -77,7 +77,7 @@ def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, 
     torch.manual_seed(size)
     whole = torch.randn(2, length, 3, 4, 3, size, device="cuda")
     q, k, v = whole.unbind(-2)  # r l f n e
-    scores = torch.einsum("rlfne,rmfne->rfnlm", 0.5 * q, k)
+    scores = torch.einsum("rlfne,rmfne->rfnlm", q, k)
     later = torch.ones(length, length, device="cuda").triu(1).bool()
     weights = scores.masked_fill(later, -torch.inf).softmax(-1)
     wanted = torch.einsum("rfnlm,rmfne->rlfne", weights, v)
@@ -86,7 +86,7 @@ def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, 
     for j in range(length):
         q, k, v = whole[:, j : j + 1].unbind(-2)
         place = torch.tensor(j, dtype=torch.int32, device="cuda")
-        found = kernels.attend_next(q, k, v, cache, place, 0.5, steps=cut[0], warps=cut[1])
+        found = kernels.attend_next(q, k, v, cache, place, steps=cut[0], warps=cut[1])
         torch.testing.assert_close(found, wanted[:, j : j + 1], rtol=1e-4, atol=1e-4)
     assert torch.equal(torch.stack([cache.keys, cache.values], -2), whole[..., 1:, :])
 
@@ -98,6 +98,9 @@ def test_the_norm_kernel_is_the_norm():
     x = 3 * torch.randn(7, 1536, device="cuda") + 5
     wanted = F.layer_norm(x, (1536,), eps=1e-5)
     torch.testing.assert_close(kernels.normalize(x), wanted, rtol=1e-4, atol=1e-4)
+    total, normed = kernels.add_and_normalize(x - 1, torch.ones_like(x))
+    torch.testing.assert_close(total, x)
+    torch.testing.assert_close(normed, wanted, rtol=1e-4, atol=1e-4)
 
 
 @gpu
@@ -156,11 +159,10 @@ def kernel_caches(model, batch):
     from axial import kernels
 
     caches = Caches(model, batch)
+    levels = zip(caches.decoders, caches.outer, strict=True)
+    caches.steps = [KernelStep(*level, kernels) for level in levels]
     caches.line = KernelLine(model, batch, kernels)
-    caches.recorded = True
     outer = [cache for level in caches.outer for cache in level if cache]
-    for cache in outer:
-        cache.attend_next = kernels.attend_next
     for cache in [*outer, *caches.line.caches]:
         cache.keys.fill_(1e30)
         cache.values.fill_(1e30)

@@ -6,12 +6,13 @@ f faster axes folded. `x_rlfd` has its axes in that order.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int32
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from axial.config import as_integer, check_heads
@@ -34,7 +35,6 @@ class LineCache:
     """Keys and values of the steps of an axis that are already known, for causal attention.
 
     Both are buffers (r, length, f, n, e); what lies beyond the steps added so far is never read.
-    `attend_next(q, k, v, cache, place, scale)`, where it is set, adds one step and attends from it.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class LineCache:
     ) -> None:
         self.keys = keys
         self.values = values
-        self.attend_next: Callable[..., Tensor] | None = None
 
     def add(self, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Put in the steps from `start` on; return all steps up to the last of them."""
@@ -96,24 +95,19 @@ class AxialAttention(nn.Module):
         and are then shared by all lines.
         """
         q, k, v = self._project(x, memory)
-        return self._mix(x, q, k, v, causal=self.causal)
+        return self.to_out(self.mix(q, k, v, causal=self.causal).reshape(x.shape))
 
     def advance(
-        self, x: Float[Tensor, "b *axes d"], cache: LineCache, start: int | Int32[Tensor, ""]
+        self, x: Float[Tensor, "b *axes d"], cache: LineCache, start: int
     ) -> Float[Tensor, "b *axes d"]:
         """Attend causally from new steps of the axis to themselves and to those in the cache.
 
-        `x` holds one step, or all steps from 0 on; the cache takes them in. Where `attend_next`
-        is set, one step may be named by a number that only the device knows.
+        `x` holds one step, or all steps from 0 on; the cache takes them in.
         """
         q, k, v = self._project(x, None)
-        if isinstance(start, Tensor):
-            assert cache.attend_next is not None and q.shape[1] == 1
-            seen = cache.attend_next(q, k, v, cache, start, q.shape[-1] ** -0.5)
-            return self.to_out(seen.view(x.shape))
         assert start == 0 or q.shape[1] == 1
         k, v = cache.add(k, v, start)
-        return self._mix(x, q, k, v, causal=start == 0)
+        return self.to_out(self.mix(q, k, v, causal=start == 0).reshape(x.shape))
 
     def cache(self, batch: int, axes: Sequence[int]) -> LineCache:
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""
@@ -123,21 +117,23 @@ class AxialAttention(nn.Module):
         like = self.to_qkv.weight
         return LineCache(like.new_empty(shape), like.new_empty(shape))
 
-    def _mix(
+    def mix(
         self,
-        x: Tensor,
-        q_rlfne: Float[Tensor, "r l f n e"],
-        k_rmfne: Float[Tensor, "r m f n e"],
-        v_rmfne: Float[Tensor, "r m f n e"],
+        q: Float[Tensor, "r l f n e"],
+        k: Float[Tensor, "r m f n e"],
+        v: Float[Tensor, "r m f n e"],
         *,
         causal: bool,
-    ) -> Tensor:
+        scale: float | None = None,
+    ) -> Float[Tensor, "r l f n e"]:
+        """Attention proper; 1 / sqrt(e) is the usual scale."""
         # Faster axes ride along as heads and slower ones as batch, so no line is copied. Plain
         # torch instead of einops, whose overhead shows where elements are drawn one by one.
-        q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q_rlfne, k_rmfne, v_rmfne))
+        shape = q.shape
+        q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, k, v))
         dropout = self.dropout if self.training else 0.0
-        out = _attend(q, k, v, causal=causal, dropout=dropout)  # (r, f n, l, e)
-        return self.to_out(out.transpose(1, 2).reshape(x.shape))
+        out = _attend(q, k, v, causal=causal, dropout=dropout, scale=scale)  # (r, f n, l, e)
+        return out.transpose(1, 2).view(shape)
 
     def weights(
         self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None = None
@@ -161,8 +157,7 @@ class AxialAttention(nn.Module):
         """Queries, keys and values as views (r, l or m, f, n, e)."""
         self._check(x, memory)
         if memory is None:
-            q, k, v = self._folded(self.to_qkv(x), parts=3).unbind(-2)
-            return q, k, v
+            return self.parts(self.to_qkv(x))
 
         weight = rearrange(self.to_qkv.weight, "(n s e) d -> s n e d", s=3, n=self.heads)
         bias = rearrange(self.to_qkv.bias, "(n s e) -> s n e", s=3, n=self.heads)
@@ -173,6 +168,11 @@ class AxialAttention(nn.Module):
         shape[1 + self.axis] = memory.shape[1 + self.axis]
         k, v = self._folded(keys.expand(*shape, -1), parts=2).unbind(-2)
         return self._folded(query, parts=1).squeeze(-2), k, v
+
+    def parts(self, qkv: Float[Tensor, "b *axes nse"]) -> tuple[Tensor, Tensor, Tensor]:
+        """The output of `to_qkv` as views (r, l, f, n, e): queries, keys and values."""
+        q, k, v = self._folded(qkv, parts=3).unbind(-2)
+        return q, k, v
 
     def _folded(self, features: Tensor, *, parts: int) -> Tensor:
         """(b, *axes, n * parts * e) -> (r, l, f, n, parts, e), without a copy if contiguous."""
@@ -206,12 +206,13 @@ class AxialAttention(nn.Module):
             )
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float) -> Tensor:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float | None
+) -> Tensor:
     """`scaled_dot_product_attention` in calls small enough for every backend."""
+    how: dict[str, Any] = {"dropout": dropout, "scale": scale}
     for dim in (0, 1):
         if q.shape[dim] > MOST_LINES:
             parts = zip(*(torch.split(t, MOST_LINES, dim) for t in (q, k, v)), strict=True)
-            return torch.cat(
-                [_attend(*part, causal=causal, dropout=dropout) for part in parts], dim
-            )
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
+            return torch.cat([_attend(*part, causal=causal, **how) for part in parts], dim)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout, scale=scale)

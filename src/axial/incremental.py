@@ -18,11 +18,10 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from axial.causal import shift, stack, unstack
-from axial.kernel_lines import KernelLine, fast_kernels
+from axial.kernel_levels import KernelLine, KernelStep, fast_kernels
 from axial.layers import LSTM, Blocks
 from axial.lines import Line, sensible_threads
 from axial.model import AxialTransformer
-from axial.recording import Recording
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
 """Which value has place j of a line, given its logits?"""
@@ -63,34 +62,25 @@ class Caches:
     """
 
     def __init__(self, model: AxialTransformer, batch: int) -> None:
-        axes, kernels = model.config.plane_axes, fast_kernels(model)
-        self.outer = [level.caches(batch, axes) for level in _outer(model)]
+        self.decoders, kernels = _outer(model), fast_kernels(model)
+        self.outer = [level.caches(batch, model.config.plane_axes) for level in self.decoders]
+        self.steps: list[KernelStep] = []
+        if kernels is not None:
+            levels = zip(self.decoders, self.outer, strict=True)
+            self.steps = [KernelStep(*level, kernels) for level in levels]
         self.line: Line | KernelLine
         if kernels is None or isinstance(model.inner_decoder, LSTM):
             self.line = Line(model, batch)
         else:
             self.line = KernelLine(model, batch, kernels)
-        self.steps: list[Recording | None] = [None] * len(self.outer)
-        """Of each outer level one step, recorded; which one, is told by a number."""
-        self.recorded = kernels is not None
-        self.places = torch.arange(
-            max(axes), dtype=torch.int32, device=model.embedding.weight.device
-        )
-        for cache in (cache for level in self.outer for cache in level if cache is not None):
-            cache.attend_next = None if kernels is None else kernels.attend_next
 
     def advance(
-        self, level: int, decoder: Blocks, x: Float[Tensor, "b *plane d"], start: int
+        self, level: int, x: Float[Tensor, "b *plane d"], start: int
     ) -> Float[Tensor, "b *plane d"]:
         """Let an outer level read steps of its axis from `start` on."""
-        known = self.outer[level]
-        if not self.recorded or x.shape[1 + level] > 1:
-            return decoder.advance(x, known, start)
-        place, step = self.places[start], self.steps[level]
-        if step is None:
-            step = Recording(lambda x, place: decoder.advance(x, known, place), x, place)
-            self.steps[level] = step
-        return cast(Tensor, step.replay(x, place))
+        if self.steps and x.shape[1 + level] == 1:
+            return self.steps[level].advance(x, start)
+        return self.decoders[level].advance(x, self.outer[level], start)
 
 
 def _outer(model: AxialTransformer) -> list[Blocks]:
@@ -218,13 +208,12 @@ class _PlaneWalk:
 
     def _take(self, level: int, plane: Tensor, base: Tensor, start: int, stop: int) -> Tensor:
         """Let an outer level read steps `start` to `stop`; return its output at the last."""
-        decoder = _outer(self.model)[level]
         if self.caches is None:
             inputs = self.model.embedding(plane.clamp(min=0)) + base
-            return self._decode(level, decoder, inputs)[:, stop - 1]
+            return self._decode(level, _outer(self.model)[level], inputs)[:, stop - 1]
         new = slice(start, stop)
         inputs = self.model.embedding(plane[:, new].clamp(min=0)) + base[:, new]
-        advance = functools.partial(self.caches.advance, level, decoder, start=start)
+        advance = functools.partial(self.caches.advance, level, start=start)
         with sensible_threads(inputs.numel() * inputs.shape[-1]):
             return self._decode(level, advance, inputs)[:, -1]
 

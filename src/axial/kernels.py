@@ -51,6 +51,8 @@ def tile(x: Tensor) -> Tile:
         return Tile(16 if rows <= 16 else 32, 32, _depth(inputs, 512 // size))
     if rows <= 64:
         return Tile(64, 16, _depth(inputs, 256 // size), fetching=True)
+    if rows <= 128:
+        return Tile(128, 16, _depth(inputs, 256 // size), fetching=True)
     return Tile(64, 64, _depth(inputs, 256 // size))
 
 
@@ -291,37 +293,55 @@ def _weighted_sums(
 
 def normalize(x: Tensor) -> Tensor:
     """Each row of (b, i) with mean 0 and variance 1."""
+    return _normalized(x, None)[1]
+
+
+def add_and_normalize(x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum (b, i), and each of its rows with mean 0 and variance 1."""
+    return _normalized(x, added)
+
+
+def _normalized(x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
     rows, width = x.shape
     out = torch.empty_like(x)
-    size = triton.next_power_of_2(width)
+    total = x if added is None else torch.empty_like(x)
     _normalize[(rows,)](
         x,
+        x if added is None else added,
+        total,
         out,
+        ADDED=added is not None,
         WIDTH=width,
-        D=size,
+        D=triton.next_power_of_2(width),
         EPS=NORM_EPS,
         OVERLAPPING=overlapping(),
         launch_pdl=overlapping(),
         num_warps=4,
     )
-    return out
+    return total, out
 
 
 @triton.jit
 def _normalize(
     x,
+    added,
+    total,
     out,
+    ADDED: tl.constexpr,
     WIDTH: tl.constexpr,
     D: tl.constexpr,
     EPS: tl.constexpr,
     OVERLAPPING: tl.constexpr,
 ):
     _let_next_begin(OVERLAPPING)
-    _wait_for_previous(OVERLAPPING)
     d = tl.arange(0, D)
     inside = d < WIDTH
-    place = tl.program_id(0) * WIDTH + d
+    place = tl.program_id(0).to(tl.int64) * WIDTH + d
+    _wait_for_previous(OVERLAPPING)
     row = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    if ADDED:
+        row += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + place, row, mask=inside)
     row = tl.where(inside, row - tl.sum(row, 0) / WIDTH, 0.0)
     variance = tl.sum(row * row, 0) / WIDTH
     tl.store(out + place, row * tl.rsqrt(variance + EPS), mask=inside)
@@ -333,14 +353,14 @@ def attend_next(
     v: Tensor,
     cache: LineCache,
     place: Tensor,
-    scale: float = 1.0,
     *,
     steps: int = 8,
     warps: int = 1,
 ) -> Tensor:
     """Attention of one step (r, 1, f, n, e) to itself and to the first `place` of the cache.
 
-    Its key and value, of equal strides with the query, are put into the cache.
+    Its key and value, of equal strides with the query, are put into the cache. The scale is
+    in the query already.
     """
     keys, values = cache.keys, cache.values
     lines, _, faster, heads, size = keys.shape
@@ -354,7 +374,6 @@ def attend_next(
         keys,
         values,
         out,
-        scale,
         place,
         q.stride(0),
         q.stride(2),
@@ -380,7 +399,6 @@ def _attend_next(
     keys,
     values,
     out,
-    scale,
     place,
     q_line,
     q_faster,
@@ -407,7 +425,7 @@ def _attend_next(
     line_at = line * k_line + faster * k_faster + head * k_head + e
     _wait_for_previous(OVERLAPPING)
     before = tl.load(place)
-    query = tl.load(q + own_at, mask=inside, other=0.0).to(tl.float32) * scale
+    query = tl.load(q + own_at, mask=inside, other=0.0).to(tl.float32)
     key = tl.load(k + own_at, mask=inside, other=0.0)
     value = tl.load(v + own_at, mask=inside, other=0.0)
     # A running softmax: what the steps so far weigh is kept relative to the largest of them.

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int32
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -41,10 +41,7 @@ class Block(nn.Module):
         init_linear(self.mlp_out, scale=final_scale)
 
     def forward(
-        self,
-        x: Float[Tensor, "b *axes d"],
-        cache: LineCache | None = None,
-        start: int | Int32[Tensor, ""] = 0,
+        self, x: Float[Tensor, "b *axes d"], cache: LineCache | None = None, start: int = 0
     ) -> Float[Tensor, "b *axes d"]:
         """Transform all of `x`, or with a cache the steps of an axis from `start` on."""
         normed = self.attention_norm(x)
@@ -84,7 +81,7 @@ class Blocks(nn.ModuleList):
         return [layer.cache(batch, plane) if layer.causal else None for layer in attentions]
 
     def advance(
-        self, x: Float[Tensor, "b *axes d"], caches: list[Any], start: int | Int32[Tensor, ""]
+        self, x: Float[Tensor, "b *axes d"], caches: list[Any], start: int
     ) -> Float[Tensor, "b *axes d"]:
         """Transform new steps of the masked axis, given all before them in the caches."""
         for block, cache in zip(self, caches, strict=True):

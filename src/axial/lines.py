@@ -2,7 +2,7 @@
 
 On a CUDA device a whole line, choices included, is recorded once and then replayed for every
 line: nothing inside it waits for the host. On a CPU small steps run on one thread. Where Triton
-is there, bf16 models take kernel_lines.py instead.
+is there, bf16 models take kernel_levels.py instead.
 
 b batch, l length of a line, s its first steps, d width, v values, n heads, e width of a head.
 """

@@ -1,28 +1,26 @@
-"""The inner level along one line where the kernels of kernels.py serve it.
+"""The levels of a decoder where the kernels of kernels.py serve them, step by step.
 
-A few elements are recorded as one CUDA graph. Which elements they are, a counter on the device
-says, so that the same graph is replayed along the line, and for every line.
+A step is recorded once as a CUDA graph. Which step it is, a number on the device says, so that the
+same graph is replayed for every step of its axis.
 
-b batch, l length of a line, d width, v values.
+b batch, l length of a line, d width, v values, *slab the faster axes of an outer level.
 """
 
 import importlib.util
-import math
 from collections.abc import Callable
 from types import ModuleType
+from typing import cast
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Float64, Int, Int32
 from torch import Tensor
 
 from axial.attention import LineCache
-from axial.folded import FoldedBlock, fold
+from axial.folded import Folded, FoldedBlock, fold
 from axial.layers import Blocks
 from axial.model import AxialTransformer
 from axial.recording import Recording
-
-_TOGETHER = 4
-"""Elements of a recording, where they divide the line: more take longer to record."""
 
 
 def fast_kernels(model: AxialTransformer) -> ModuleType | None:
@@ -34,6 +32,46 @@ def fast_kernels(model: AxialTransformer) -> ModuleType | None:
         if kernels.usable(weight.dtype, config.width, config.mlp_ratio * config.width):
             return kernels
     return None
+
+
+class KernelStep:
+    """One step of an outer level: its masked axis in the caches, its faster axes all there."""
+
+    def __init__(
+        self, decoder: Blocks, caches: list[LineCache | None], kernels: ModuleType
+    ) -> None:
+        self.caches, self.kernels = caches, kernels
+        self.attentions = [block.attention for block in decoder]
+        self.blocks = [FoldedBlock(block) for block in decoder]
+        self.recording: Recording | None = None
+
+    def advance(self, x: Float[Tensor, "b *slab d"], start: int) -> Float[Tensor, "b *slab d"]:
+        """What `Blocks.advance` does with one step."""
+        place = torch.full((), start, dtype=torch.int32, device=x.device)
+        if self.recording is None:
+            self.recording = Recording(self._pass, x, place)
+        return cast(Tensor, self.recording.replay(x, place))
+
+    def _pass(
+        self, x: Float[Tensor, "b *slab d"], place: Int32[Tensor, ""]
+    ) -> Float[Tensor, "b *slab d"]:
+        kernels, grid = self.kernels, x.shape[:-1]
+        x = x.view(-1, x.shape[-1])
+        normed = kernels.normalize(x)
+        for block, attention, cache in zip(self.blocks, self.attentions, self.caches, strict=True):
+            q, k, v = attention.parts(_dense(normed, block.to_qkv).view(*grid, -1))
+            if cache is None:
+                seen = attention.mix(q, k, v, causal=False, scale=1.0)
+            else:
+                seen = kernels.attend_next(q, k, v, cache, place)
+            x, normed = kernels.add_and_normalize(x, _dense(seen.reshape(x.shape), block.to_out))
+            hidden = F.silu(_dense(normed, block.mlp_in), inplace=True)
+            x, normed = kernels.add_and_normalize(x, _dense(hidden, block.mlp_out))
+        return x.view(*grid, -1)
+
+
+def _dense(x: Tensor, layer: Folded) -> Tensor:
+    return torch.addmm(layer.bias, x, layer.weight)
 
 
 class KernelLine:
@@ -67,12 +105,11 @@ class KernelLine:
 
         Returns whether all logits were finite numbers. What is known is stepped through too.
         """
-        together = math.gcd(self.length, _TOGETHER)
         if self.recording is None:
-            self.recording = Recording(lambda: self._choose_next(together))
+            self.recording = Recording(self._choose_next)
         self._begin(line, base)
         self.noise.copy_(noise)
-        for _ in range(0, self.length, together):
+        for _ in range(self.length):
             self.recording.replay()
         line.copy_(self.line)
         return self.broken == 0
@@ -107,8 +144,7 @@ class KernelLine:
             x = self.kernels.pass_block(x, block, cache, self.place)
         self.kernels.dense(x, self.to_logits, normed=True, out=self.logits)
 
-    def _choose_next(self, count: int) -> None:
-        for _ in range(count):
-            self._pass()
-            self.kernels.choose(self)
-            self.kernels.count(self.place)
+    def _choose_next(self) -> None:
+        self._pass()
+        self.kernels.choose(self)
+        self.kernels.count(self.place)
