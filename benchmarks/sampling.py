@@ -152,7 +152,8 @@ def report_memory(model: AxialTransformer, batch: int) -> None:
     before = torch.cuda.memory_allocated()
     caches = Caches(model, batch)
     line = caches.line
-    blocks = getattr(line if isinstance(line, KernelLine) else line.decoder, "blocks", [])
+    owners = [line if isinstance(line, KernelLine) else line.decoder, *caches.steps]
+    blocks = [block for owner in owners for block in getattr(owner, "blocks", [])]
     folded = [t for block in blocks for t in block.tensors()]
     weights = sum(t.nbytes for t in [*folded, *line.to_logits])
     measured = torch.cuda.memory_allocated() - before - weights

@@ -7,21 +7,19 @@ from torch import Tensor
 
 
 class Recording:
-    """A CUDA graph of a call, between buffers that stay where they are."""
+    """A CUDA graph of a call, between buffers that stay where they are.
 
-    def __init__(
-        self,
-        run: Callable[..., Tensor | None],
-        *like: Tensor,
-        warm_up: Callable[..., object] | None = None,
-    ) -> None:
-        self.buffers = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in like]
+    The call is made once before it is recorded, on the inputs given here: what is compiled, loaded
+    or set up at first use must not be while recording.
+    """
+
+    def __init__(self, run: Callable[..., Tensor | None], *inputs: Tensor) -> None:
+        self.buffers = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
         self.graph = torch.cuda.CUDAGraph()
-        # What is compiled, loaded or set up at first use must not be while recording.
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
-            (warm_up or run)(*self.buffers)
+            run(*self.buffers)
         here.wait_stream(aside)
         with torch.cuda.graph(self.graph):
             self.result = run(*self.buffers)
