@@ -1,12 +1,12 @@
 """The paper's BAIR size on one GPU: a step of training, its memory, and drawing 15 frames.
 
-    python benchmarks/bair.py [--device cuda] [--parts step recompute channels draw]
+    python benchmarks/bair.py [--device cuda] [--parts step channels draw recompute]
 
 Width 2048, 16 frames of 64 x 64 x 3 stacked as 48 channels, the first frame given: the preset
 `bair` in bfloat16, compiled as `axial train` does, on random clips. `step` and `recompute` measure
 a step at a small batch, from its memory compute the largest that should fit, and measure that;
-where it does not fit after all, a smaller one. `channels` compares 48 channels with 3: a step trains one
-channel. `draw` times the 15 frames; beyond batch 1 from the last frame alone, marked ~.
+where it does not fit after all, a smaller one. `channels` compares 48 channels with 3: a step
+trains one channel. `draw` times the 15 frames; beyond batch 1 from the last one alone, marked ~.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from axial.trainer import Trainer
 
 FIRST_BATCH, MULTIPLE = 8, 4
 """Where to begin, and of what a larger batch is a multiple."""
-WARM_UP, STEPS = 3, 6
+WARM_UP, STEPS = 2, 5
 HEADROOM = 0.96
 """Share of the device's memory that a step may be expected to take."""
 BATCHES = [1, 8]
@@ -90,10 +90,14 @@ def _finish(team: Ranks) -> None:
         torch.cuda.synchronize()
 
 
-def largest(small: Step, total: int) -> int:
-    """The batch that should just fit, from what a small one takes: the rest grows with it."""
-    each = max(1, (small.memory - small.resting) // small.batch)
-    return max(1, (int(HEADROOM * total) - small.resting) // each // MULTIPLE * MULTIPLE)
+def largest(small: Step, config: ModelConfig, total: int) -> int:
+    """The batch that should just fit, from what a small one takes.
+
+    A step keeps a copy of the weights in bfloat16; all else it takes grows with the batch.
+    """
+    kept = small.resting + 2 * parameters(config)
+    each = max(1, (small.memory - kept) // small.batch)
+    return (int(HEADROOM * total) - kept) // each // MULTIPLE * MULTIPLE
 
 
 def report_steps(
@@ -109,7 +113,7 @@ def report_steps(
     if not peak:
         return
     total = torch.cuda.get_device_properties(team.device).total_memory
-    wanted = largest(small, total)
+    wanted = largest(small, config, total)
     while wanted > batch:
         found = measure(config, wanted, team, recompute=recompute)
         if found is not None:
@@ -189,7 +193,7 @@ def _seconds(
 
 def main() -> None:
     """Print one table for each part."""
-    parts = ["step", "recompute", "channels", "draw"]
+    parts = ["step", "channels", "draw", "recompute"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", help="cpu or cuda; a GPU where there is one unless told")
     parser.add_argument("--parts", nargs="+", default=parts, choices=parts)

@@ -1,16 +1,14 @@
 """Video in two forms at equal time on one GPU: frames stacked as channels, and the 3-D grid.
 
-    python benchmarks/video.py prepare CLIPS.npz --out DATA
     python benchmarks/video.py train DATA --form stacked --out RUN [--dropout 0.2 --flip]
     python benchmarks/video.py train DATA --form grid --out RUN [--dropout 0.2 --flip]
     python benchmarks/video.py table RUN ...              what the runs found, side by side
     python benchmarks/video.py join RUN --out CHECKPOINT  what `axial.load` takes
 
-`CLIPS.npz` holds `clips` (n, t, h, w, c) and perhaps `keys`, which say `task|episode|camera` of
-each. Both forms have as many blocks, the same width and as many positions in a step, are given
-the first frame, and take the same seconds: compiling and scoring the validation clips counted,
-the test at the end not. The averaged weights that were best on the validation clips are tested.
-What lossless codecs need for the same clips: benchmarks/video_codecs.py.
+`DATA` is what benchmarks/video_clips.py writes. Both forms have as many blocks, the same width and
+as many positions in a step, are given the first frame, and take the same seconds: compiling and
+scoring the validation clips counted, the test at the end not. The averaged weights that were best
+on the validation clips are tested. Codecs on the same clips: benchmarks/video_codecs.py.
 """
 
 import argparse
@@ -28,11 +26,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import axial
-from axial.batches import Indices, TrainingBatches
+from axial.batches import TrainingBatches
 from axial.causal import given
 from axial.config import DataShape, ModelConfig, TrainConfig
 from axial.cost import forward_flops, parameters, training_flops
-from axial.data import Array, Packed, PackedWriter, open_packed
+from axial.data import Array, Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
 from axial.model import AxialTransformer
 from axial.pictures import write_sheet
@@ -45,8 +43,8 @@ GIVEN = 1
 WIDTH, HEADS, MLP_RATIO = 384, 6, 2
 LAYERS = {"stacked": (6, (6, 4)), "grid": (3, (6, 4, 3)), "grey grid": (0, (6, 6, 4))}
 """Of the encoder and of each decoder level: 16 in all. One channel needs no encoder."""
-POSITIONS = 81_920
-"""Of the grid, in one step: 20 channels of 64 x 64, or 4 clips of 20 x 64 x 64."""
+POSITIONS = 163_840
+"""In one step: one channel of 40 examples of 64 x 64, or of 2 of 20 x 64 x 64."""
 RATE, WARM_UP = 1e-3, 200
 SCORES, SCORING_SHARE = 10, 0.05
 """How often the validation clips are scored in a run, and what of the time that may take."""
@@ -54,55 +52,6 @@ LOOK_SECONDS, MOST_STEPS = 2.0, 50
 """From one look at the clock to the next."""
 CONTINUATIONS = 3
 PART_BYTES = 14 << 20
-
-
-def prepare(args: argparse.Namespace) -> None:
-    """Write the clips as three packed arrays: train, validation and test."""
-    with np.load(args.clips) as file:
-        clips, keys = file["clips"], file["keys"].tolist() if "keys" in file else None
-    for split, index in split_clips(len(clips), keys).items():
-        numbers = f"clips {ranges(index)} of {len(clips)}"
-        with PackedWriter(args.out / f"{split}.npy") as writer:
-            writer.append(clips[index])
-            writer.finish(
-                None,
-                0,
-                None,
-                source=args.clips.stem,
-                version=None,
-                split=split,
-                values=256,
-                skipped=0,
-                notes=(numbers,),
-                command=f"python benchmarks/video.py prepare {args.clips} --out {args.out}",
-            )
-        print(f"{args.out}: {split}, {numbers}")
-
-
-def split_clips(count: int, keys: list[str] | None) -> dict[str, Indices]:
-    """Which clips are held out: the last ones, or by key a whole task and whole episodes.
-
-    Several cameras see one episode and the episodes of a task share a scene. So the test is the
-    last task, and validation the last episode of each other task.
-    """
-    test, validation = count - count // 10, count - count // 10 - count // 40
-    part = np.repeat([0, 1, 2], [validation, test - validation, count - test])
-    if keys is not None:
-        episodes = [key.rpartition("|")[0] for key in keys]
-        tasks = [episode.rpartition("|")[0] for episode in episodes]
-        last = dict(zip(tasks, episodes, strict=True))  # the last of a task stays
-        held_out = np.array([episode in last.values() for episode in episodes])
-        part = np.where(np.array(tasks) == tasks[-1], 2, held_out)
-    return {
-        name: np.flatnonzero(part == number)
-        for number, name in enumerate(("train", "validation", "test"))
-    }
-
-
-def ranges(index: Indices) -> str:
-    """Numbers in words, as in 0-11, 15-35."""
-    runs = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
-    return ", ".join(f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def model_config(shape: DataShape, form: str, args: argparse.Namespace) -> ModelConfig:
@@ -133,10 +82,11 @@ class Timed:
     def __init__(self, trainer: Trainer, validation: Packed, seconds: float, log: Path) -> None:
         self.trainer, self.validation, self.seconds = trainer, validation, seconds
         self.log = log
+        self.log.write_text("")
         self.best, self.weights = math.inf, State()
         self.compiling = self.scoring = 0.0
         self.due = seconds / SCORES
-        self.step = 0
+        self.step = self.memory = 0
         self.pace: list[float] = []
 
     def run(self, batches: TrainingBatches) -> None:
@@ -183,6 +133,8 @@ class Timed:
 
     def _score(self) -> None:
         begun = time.monotonic()
+        if self.trainer.ranks.device.type == "cuda":  # of the steps: scoring takes what is free
+            self.memory = self.memory or torch.cuda.max_memory_allocated()
         model = self.trainer.averaged()
         found = evaluate(
             model,
@@ -237,9 +189,9 @@ def train(args: argparse.Namespace) -> None:
         timed.run(TrainingBatches(parts["train"], batch, seed=args.seed, flip=args.flip))
         best = AxialTransformer.from_weights(config, timed.weights)
         each, spent = statistics.median(timed.pace), timed.elapsed
-        memory = torch.cuda.max_memory_allocated() if team.device.type == "cuda" else None
         del model, trainer, timed.trainer
-        found = evaluate(best, parts["test"], ranks=team, subset=first(parts["test"], args.limit))
+        tested = np.arange(len(parts["test"]))[: args.limit]
+        found = evaluate(best, parts["test"], ranks=team, subset=tested)
         begun = time.monotonic()
         continue_clips(best, parts["test"], args, team)
         drawing = time.monotonic() - begun
@@ -258,19 +210,14 @@ def train(args: argparse.Namespace) -> None:
         "positions_per_second": batch * math.prod(shape.axes) / each,
         "teraflops": flops / 1e12,
         "peak_share": flops / peak if peak else None,
-        "most_memory": memory,
+        "most_memory": timed.memory,
         "seconds_drawing": drawing,
-        "device": torch.cuda.get_device_name() if memory else "CPU",
+        "device": torch.cuda.get_device_name() if peak else "CPU",
     }
     write_json(args.out / "result.json", result)
     write_parts(args.out, best)
     print(describe([result]))
     print(found)
-
-
-def first(packed: Packed, limit: int | None) -> Indices:
-    """The first so many examples, or all."""
-    return np.arange(min(len(packed), limit or len(packed)))
 
 
 def by_frame(found: Evaluation, config: ModelConfig, channels: int) -> list[float]:
@@ -361,10 +308,6 @@ def main() -> None:
     """Do one step."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     steps = parser.add_subparsers(required=True)
-    step = steps.add_parser("prepare")
-    step.add_argument("clips", type=Path)
-    step.add_argument("--out", type=Path, required=True)
-    step.set_defaults(do=prepare)
     step = steps.add_parser("train", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     step.add_argument("data", type=Path)
     step.add_argument("--form", choices=["stacked", "grid"], required=True)

@@ -81,7 +81,7 @@ def video_sizes(clip: Array, *, encoder: str, layout: str, how: dict[str, str]) 
 
 
 def _decoded(
-    coder: VideoCodecContext, packets: list[Packet[Any]], *, grey: bool
+    coder: VideoCodecContext, packets: "list[Packet[Any]]", *, grey: bool
 ) -> Iterator[Array]:
     """The frames (h, w, c) of a stream, in their order."""
     decoder = av.CodecContext.create("ffv1" if coder.name == "ffv1" else "h264", "r")
