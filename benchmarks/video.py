@@ -190,34 +190,33 @@ def train(args: argparse.Namespace) -> None:
         best = AxialTransformer.from_weights(config, timed.weights)
         each, spent = statistics.median(timed.pace), timed.elapsed
         del model, trainer, timed.trainer
+        write_parts(args.out, best)  # before anything else can fail
         tested = np.arange(len(parts["test"]))[: args.limit]
         found = evaluate(best, parts["test"], ranks=team, subset=tested)
+        flops = batch * training_flops(config) / each
+        result = {
+            "form": args.form,
+            **found.to_json(),
+            "by_frame": by_frame(found, config, args.channels),
+            "validation": timed.best,
+            "model": config.to_json(),
+            "parameters": parameters(config),
+            "training": training.to_json() | {"steps": timed.step, "flip": args.flip},
+            "seconds": spent,
+            "seconds_compiling": timed.compiling,
+            "seconds_each_step": each,
+            "positions_per_second": batch * math.prod(shape.axes) / each,
+            "teraflops": flops / 1e12,
+            "peak_share": flops / peak if peak else None,
+            "most_memory": timed.memory,
+            "device": torch.cuda.get_device_name() if peak else "CPU",
+        }
+        write_json(args.out / "result.json", result)
+        print(describe(result), found, sep="\n", flush=True)
         begun = time.monotonic()
         continue_clips(best, parts["test"], args, team)
-        drawing = time.monotonic() - begun
-    flops = batch * training_flops(config) / each
-    result = {
-        "form": args.form,
-        **found.to_json(),
-        "by_frame": by_frame(found, config, args.channels),
-        "validation": timed.best,
-        "model": config.to_json(),
-        "parameters": parameters(config),
-        "training": training.to_json() | {"steps": timed.step},
-        "seconds": spent,
-        "seconds_compiling": timed.compiling,
-        "seconds_each_step": each,
-        "positions_per_second": batch * math.prod(shape.axes) / each,
-        "teraflops": flops / 1e12,
-        "peak_share": flops / peak if peak else None,
-        "most_memory": timed.memory,
-        "seconds_drawing": drawing,
-        "device": torch.cuda.get_device_name() if peak else "CPU",
-    }
-    write_json(args.out / "result.json", result)
-    write_parts(args.out, best)
-    print(describe([result]))
-    print(found)
+        print(f"{args.draw} clips continued {CONTINUATIONS} times in ", end="")
+        print(f"{time.monotonic() - begun:.1f} s")
 
 
 def by_frame(found: Evaluation, config: ModelConfig, channels: int) -> list[float]:
@@ -279,29 +278,28 @@ def join(args: argparse.Namespace) -> None:
 
 def table(args: argparse.Namespace) -> None:
     """Print what the runs found."""
-    print(describe([json.loads((run / "result.json").read_text()) for run in args.runs]))
+    for run in args.runs:
+        print(describe(json.loads((run / "result.json").read_text())))
 
 
-def describe(results: list[dict[str, Any]]) -> str:
-    """A line for each run, and where its bits go."""
-    lines = []
-    for found in results:
-        share = f" ({found['peak_share']:.0%} of peak)" if found["peak_share"] else ""
-        memory = f", {found['most_memory'] / 2**30:.1f} GiB" if found["most_memory"] else ""
-        frames = " ".join(f"{bits:.3f}" for bits in found["by_frame"])
-        lines += [
-            f"{found['data']['title']}, {found['form']}: {found['bits_per_dim']:.4f} bits/dim +- "
-            f"{found['standard_error']:.4f} on {found['examples']} clips; validation "
-            f"{found['validation']:.4f}",
-            f"  {found['parameters']:,} parameters, {found['training']['steps']:,} steps of "
-            f"{found['training']['batch']} in {found['seconds']:.0f} s, "
-            f"{found['seconds_compiling']:.0f} s of it until the first was done, then "
-            f"{1e3 * found['seconds_each_step']:.1f} ms each",
-            f"  {found['positions_per_second']:,.0f} positions/s, {found['teraflops']:.1f} "
-            f"TFLOP/s{share}{memory}; continuations drawn in {found['seconds_drawing']:.1f} s",
-            f"  by frame: {frames}",
-        ]
-    return "\n".join(lines)
+def describe(found: dict[str, Any]) -> str:
+    """What a run found, what it took, and where the bits go."""
+    share = f" ({found['peak_share']:.0%} of peak)" if found["peak_share"] else ""
+    memory = f", {found['most_memory'] / 2**30:.1f} GiB" if found["most_memory"] else ""
+    frames = " ".join(f"{bits:.3f}" for bits in found["by_frame"])
+    lines = [
+        f"{found['data']['title']}, {found['form']}: {found['bits_per_dim']:.4f} bits/dim +- "
+        f"{found['standard_error']:.4f} on {found['examples']} clips; validation "
+        f"{found['validation']:.4f}",
+        f"{found['parameters']:,} parameters, {found['training']['steps']:,} steps of "
+        f"{found['training']['batch']} in {found['seconds']:.0f} s, "
+        f"{found['seconds_compiling']:.0f} s of it until the first was done, then "
+        f"{1e3 * found['seconds_each_step']:.1f} ms each",
+        f"{found['positions_per_second']:,.0f} positions/s, {found['teraflops']:.1f} "
+        f"TFLOP/s{share}{memory}",
+        f"by frame: {frames}",
+    ]
+    return "\n  ".join(lines)
 
 
 def main() -> None:
