@@ -98,12 +98,12 @@ def codec_bits(packed: Packed, sample: int = _SAMPLE) -> dict[str, float]:
     dimensions = count * int(np.prod(packed.row_shape))
     return {
         name: sum(8 * encode(picture) for picture in pictures) / dimensions
-        for name, encode in _encoders().items()
+        for name, encode in picture_encoders().items()
     }
 
 
-def _encoders() -> dict[str, Callable[[Array], int]]:
-    """Each turns a picture (h, w) or (h, w, 3) into a number of bytes."""
+def picture_encoders() -> dict[str, Callable[[Array], int]]:
+    """Lossless codecs of pictures: each turns (h, w) or (h, w, 3) into a number of bytes."""
 
     def pillow(x: Array, **how: Any) -> int:
         stream = io.BytesIO()
