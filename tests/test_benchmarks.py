@@ -122,7 +122,7 @@ def test_the_video_benchmark_trains_on_time_tests_draws_and_keeps_the_weights(
     how = ["--seconds", 2, "--width", 8, "--heads", 2, "--batch", 2, "--warm-up", 2, "--draw", 1]
     command(video, "train", clips, "--form", form, "--out", out, "--device", "cpu", *how)
     result = json.loads((out / "result.json").read_text())
-    assert 1 < result["seconds"] < 5
+    assert 1 < result["seconds"] < 10
     assert result["training"]["steps"] > 2
     assert result["examples"] == 4 and result["elements"] == 4 * 2 * 8 * 8 * 3
     assert np.mean(result["by_frame"]) == pytest.approx(result["bits_per_dim"])
