@@ -248,6 +248,9 @@ def draw_picture(results: dict[str, dict[str, dict[int, float]]], path: Path, ti
     for panel, (name, found) in zip(grid[0], results.items(), strict=True):
         for method, values in found.items():
             panel.loglog(list(values), list(values.values()), marker="o", label=method)
+        sides = list(found["cached"])
+        panel.minorticks_off()
+        panel.set_xticks(sides, list(map(str, sides)))
         panel.set(title=name, xlabel="side", ylabel="seconds for the batch")
         panel.grid(alpha=0.3)
         panel.legend()
