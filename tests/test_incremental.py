@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import VARIANTS, random_input, tiny_model
+from conftest import VARIANTS, config, random_input, tiny_model
 
 from axial import draw
 from axial.attention import AxialAttention, LineCache
@@ -72,6 +72,34 @@ def test_garbage_beyond_the_valid_part_of_a_cache_changes_nothing(name):
     with torch.no_grad():
         walk(model, x, gumbel_max(found, 3, 4), label, context, caches=caches)
     assert torch.equal(x, clean)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_a_long_line_is_that_of_scoring_however_many_steps_a_product_takes(heads):
+    found = config((40,), width=32, heads=heads, decoder_layers=(2,))
+    model = tiny_model(found)
+    x, _, _ = random_input(found, 2)
+    caches, seen = Caches(model, 2), {}
+    for buffer in buffers(caches):
+        buffer.fill_(1e30)
+    with torch.no_grad():
+        walk(model, torch.full_like(x, -1), recite(x, seen), caches=caches)
+        logits = model(x).flatten(1, -2)
+    for element, found_logits in seen.items():
+        torch.testing.assert_close(found_logits, logits[:, element], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["2d-deep", "2d-lstm"])
+def test_the_same_caches_serve_drawing_and_answering_in_turn(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    caches, wanted = Caches(model, 2), draw(model, 2)
+    for _ in range(2):
+        for choose in (gumbel_max(found, 2, 0), recite(wanted, {})):
+            x = torch.full_like(wanted, -1)
+            with torch.no_grad():
+                walk(model, x, choose, caches=caches)
+            assert torch.equal(x, wanted) and not x.is_inference()
 
 
 def count_calls(calls, name, function):

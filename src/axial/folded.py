@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from axial.layers import STEEPNESS, Block
 
-_FEWEST = 16
-"""Products over fewer steps than this take slow paths of torch's."""
+_FEWEST, _FEWEST_PRODUCTS = 16, 400
+"""Over fewer steps, or with fewer products for each head, a CPU takes slow paths of torch's."""
 
 
 class Folded(NamedTuple):
@@ -48,6 +48,7 @@ class FoldedBlock:
     def __init__(self, block: Block) -> None:
         attention = block.attention
         self.heads, self.width = attention.heads, attention.to_out.in_features
+        self.shape = (self.width,)
         size = self.width // self.heads
         scale = attention.to_out.weight.new_ones(self.heads, 3, size, dtype=torch.float64)
         scale[:, 0] = size**-0.5
@@ -75,6 +76,8 @@ class Memory:
         self.seen = block.to_qkv.weight.new_empty(batch, block.width)
         self.seen_rle = self.seen.view(batch * self.heads, 1, -1)
         self.views: dict[int, tuple[Tensor, ...]] = {}
+        enough = max(_FEWEST, math.ceil(_FEWEST_PRODUCTS / self.seen_rle.shape[-1]))
+        self.fewest = min(length, enough if enough <= length else _FEWEST)
 
     def until(self, j: int) -> tuple[Tensor, ...]:
         """Row j, a mask (1, 1, m), and of the first m rows q (r, 1, e), k (r, e, m), v (r, m, e).
@@ -82,7 +85,7 @@ class Memory:
         They are all up to j, and a few more where that is faster.
         """
         if j not in self.views:
-            steps = min(len(self.rows), max(j + 1, _FEWEST))
+            steps = max(j + 1, self.fewest)
             q, k, v = self.rows[:steps].view(steps, len(self.seen_rle), 3, -1).unbind(2)
             mask = self.rows.new_zeros(1, 1, steps)
             mask[..., j + 1 :] = -math.inf

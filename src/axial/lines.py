@@ -29,7 +29,7 @@ def pass_block(
     x: Float[Tensor, "b d"], block: FoldedBlock, memory: Memory, j: int
 ) -> Float[Tensor, "b d"]:
     """Take element j through a block; `x` may be overwritten, the memory takes the element in."""
-    shape, to_qkv, to_out = x.shape[-1:], block.to_qkv, block.to_out
+    shape, to_qkv, to_out = block.shape, block.to_qkv, block.to_out
     mlp_in, mlp_out = block.mlp_in, block.mlp_out
     row, mask, q, k, v = memory.until(j)
     normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
@@ -92,20 +92,36 @@ class Line:
         """
         if line.device.type == "cuda":
             if self.recording is None:
-                self.recording = Recording(self.choose_along, line, base, noise)
+                self.recording = Recording(self._choose_along, line, base, noise)
             self.recording.replay(line, base, noise)
             line.copy_(self.recording.buffers[0])
         else:
-            self.choose_along(line, base, noise, start)
+            with torch.inference_mode():  # calls are cheaper in it than without gradients
+                self._choose_on_cpu(line, base, start, noise)
         return self.logits.isfinite().all()
 
-    def choose_along(self, line: Tensor, base: Tensor, noise: Tensor, start: int = 0) -> None:
-        """Draw without recording."""
+    def _choose_on_cpu(self, line: Tensor, base: Tensor, start: int, noise: Tensor) -> None:
+        """As `_choose_along`, but all that can be is done once for the line."""
+        known = line >= 0
+        if known.any():  # a value is certain where the noise of all others is minus infinity
+            certain = F.one_hot(line.clamp(min=0), noise.shape[-1]).double().log()
+            noise = torch.where(known.unsqueeze(-1), certain, noise)
+        noises, places, bases = noise.unbind(1), line.unbind(1), base.unbind(1)
+
+        def put(j: int, logits: Tensor) -> Tensor:
+            torch.argmax(noises[j] + logits, -1, out=places[j])
+            x = self.table.index_select(0, places[j])
+            return x.add_(bases[j + 1]) if j + 1 < self.length else x
+
+        self._pass_along(line, base, start, put)
+
+    def _choose_along(self, line: Tensor, base: Tensor, noise: Tensor) -> None:
+        """Draw without asking the host for anything."""
 
         def put(j: int, logits: Tensor) -> Tensor:
             return choose(logits, noise, line, self.table, base, j)
 
-        self._pass_along(line, base, start, put)
+        self._pass_along(line, base, 0, put)
 
     def ask(
         self,
@@ -129,16 +145,15 @@ class Line:
 
         `put` settles place j by its logits and returns the input of the next.
         """
-        x = base[:, 0].clone()
+        x, logits = base[:, 0].clone(), self.logits.unbind()
         with sensible_threads(x.numel() * x.shape[1]):
             if start:
                 before = self.table[line[:, :start]]
                 self.decoder.fill(base[:, :start] + F.pad(before[:, :-1], (0, 0, 1, 0)))
                 x = base[:, start] + before[:, -1]
             for j in range(start, self.length):
-                out, logits = self.decoder.step(x, j), self.logits[j]
-                to_logits(out, self.to_logits, logits)
-                x = put(j, logits)
+                to_logits(self.decoder.step(x, j), self.to_logits, logits[j])
+                x = put(j, logits[j])
 
 
 @contextmanager
