@@ -21,8 +21,9 @@ lines
 incremental
 sample evaluation trainer
 completion report readings watch
-output
+sliding output
 drawing
+continuing
 train
 presets
 begin
