@@ -96,17 +96,18 @@ def test_what_is_kept_is_framed_and_what_is_missing_left_out():
     kept[1, :63] = True
     found = sheet(x, kept=kept, group=2)
     for clip, t in np.ndindex(4, 3):
-        apart = 16 * (clip // 2)
-        pixels = tile(found, clip, t, 64, apart)
-        assert np.array_equal(
-            pixels, np.full_like(pixels, 255) if (clip, t) == (2, 2) else x[clip, t]
-        )
-        top, left = 2 + clip * 66 + apart, 2 + t * 66
-        below = found[top + 64 : top + 66, left : left + 64]
-        assert (below == ((255, 120, 0) if t == 0 else 255)).all()
-    assert (found[2 * 66 + 2 : 2 * 66 + 16] == 255).all()
-    plain = sheet(x[:, 0], kept=kept[0], group=2)  # one tile each: a group is a row
-    assert plain.shape[:2] == (2 * 66 + 2, 2 * 66 + 2)
+        top, left = 4 + clip * 68 + 16 * (clip // 2), 4 + t * 68
+        around = found[top - 4 : top + 68, left - 4 : left + 68].copy()
+        pixels = around[4:-4, 4:-4].copy()
+        blank = (clip, t) == (2, 2)
+        assert np.array_equal(pixels, np.full_like(pixels, 255) if blank else x[clip, t])
+        around[4:-4, 4:-4] = around[0, -1]
+        beside = t == 1  # what stands left of it is framed
+        assert (around[:, 4 * beside :] == ((255, 120, 0) if t == 0 else 255)).all()
+    assert (found[4 + 2 * 68 : 4 + 2 * 68 + 12] == 255).all()
+    one = sheet(x[:, 0], kept=kept[0], group=2)  # one tile each: a group is a row
+    assert one.shape[:2] == (2 * 68 + 4, 2 * 68 + 4) and (one[0] == (255, 120, 0)).all()
+    assert one.shape == sheet(x[:, 0], kept=kept[2], group=2).shape
 
 
 def test_a_preview_shows_the_first_examples(tmp_path):

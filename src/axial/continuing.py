@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from axial.causal import order
 from axial.completion import complete, is_exact, kept_part
 from axial.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
 from axial.data import Array, Packed
@@ -59,7 +60,7 @@ def continue_(
             return task.draw(studio.model, known[of], **settings, **studio.how, **more)
 
         growing = Growing(None, task.result)
-        x = studio.shared(len(originals) * how.count, run, growing, windows=task.windows)
+        x = studio.shared(len(originals) * how.count, run, growing, task.lines)
         if team.main:
             about = studio.about() | {"source": source} | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))
@@ -71,16 +72,17 @@ class _Task:
 
     def __init__(self, config: ModelConfig, what: CompleteConfig) -> None:
         self.config, self.shape = config, config.data
-        self.frames, self.windows = what.frames or self.shape.window, 1
+        self.frames = what.frames or self.shape.window
         self.slide: Sliding | None = None
         if what.frames is not None or what.overlap is not None:
             self.slide = Sliding(config, what.overlap)
         self.mask = self._mask(what)
+        self.windows = [] if self.mask.all() else [torch.from_numpy(self.mask[0])]
         if self.slide is not None and self.frames is not None:
-            begun = self.shape.frames_in(self.mask.shape)
             if self.mask[self.shape.frames_at(0, self.frames)].all():
                 raise ConfigError(f"frames is {self.frames}, and all of them are kept: use more")
-            self.windows = self.slide.windows(begun, self.frames) + (not self.mask.all())
+            begun = self.shape.frames_in(self.mask.shape)
+            self.windows += [self.slide.kept] * self.slide.windows(begun, self.frames)
 
     @property
     def result(self) -> DataShape:
@@ -98,10 +100,13 @@ class _Task:
     @property
     def exact(self) -> bool:
         """Whether every window is drawn from the exact conditional."""
-        masks = [] if self.mask.all() else [torch.from_numpy(self.mask[0])]
-        if self.slide is not None and self.windows > len(masks):
-            masks.append(self.slide.kept)
-        return all(is_exact(self.config, mask) for mask in masks)
+        return all(is_exact(self.config, kept) for kept in self.windows)
+
+    @property
+    def lines(self) -> int:
+        """How many lines have something to draw, in all windows."""
+        places = order(self.config).view(-1, self.config.plane_axes[-1])
+        return sum(int((~kept.flatten()[places]).any(1).sum()) for kept in self.windows)
 
     def open(self, source: str, scratch: Path, reading: ClipOptions) -> Packed:
         """The examples to continue: clips of any length that hold what is to be kept."""
@@ -133,16 +138,15 @@ class _Task:
 
     def shown(self, originals: Array, known: Array, drawn: Array) -> Shown:
         """Each original, what was kept of it unless marks show that, and its continuations."""
-        kept, parts, whole = self.mask, [originals, known], False
+        parts, kept = [originals, known], None
         if self.frames is not None:
             parts = [self._lasting(part, self.frames) for part in parts]
-            kept = self._lasting(np.where(kept, 0, -1), self.frames) == 0
-            each = self._by_frame(kept)
-            whole = bool((each.all(1) | ~each.any(1)).all())
-        parts = [part[:, None] for part in parts[: 1 if whole else 2]]
+            kept = self._lasting(np.where(self.mask, 0, -1), self.frames)[0] == 0
+            each = self._by_frame(kept[None])
+            parts = parts[:1] if (each.all(1) | ~each.any(1)).all() else parts
         drawn = drawn.reshape(len(originals), -1, *drawn.shape[1:])
-        x = np.concatenate([*parts, drawn], 1)
-        return Shown(x=x.reshape(-1, *x.shape[2:]), kept=kept[0], group=x.shape[1])
+        x = np.concatenate([*(part[:, None] for part in parts), drawn], 1)
+        return Shown(x=x.reshape(-1, *x.shape[2:]), kept=kept, group=x.shape[1])
 
     def _lasting(self, x: Array, frames: int) -> Array:
         """Clips cut to so many frames, or with -1 for those that are missing."""

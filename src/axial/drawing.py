@@ -48,7 +48,8 @@ def sample(
                 studio.model, count, first=first, label=label, finished=finished, **studio.how
             )
 
-        x = studio.shared(how.count, run, growing)
+        lines = config.planes * math.prod(config.plane_axes[:-1])
+        x = studio.shared(how.count, run, growing, lines)
         if team.main:
             output.write(x, studio.about())
             growing.write()
@@ -89,18 +90,13 @@ class Studio:
         count: int,
         run: Callable[[int, int, Callable[[Tensor], None]], Tensor],
         growing: "Growing",
-        *,
-        windows: int = 1,
+        lines: int,
     ) -> Array:
-        """Let each rank draw some whole batches; all of it on every rank.
-
-        `growing` says what shape they have in the end; each may take several windows.
-        """
-        config, shape, team = self.model.config, growing.shape, self.team
+        """Let each rank draw some whole batches, of so many lines; all of it on every rank."""
+        shape, team = growing.shape, self.team
         x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
         first, stop = share(count, self.batch, team.rank, team.count)
-        lines = config.planes * math.prod(config.plane_axes[:-1])
-        lines *= windows * -(-(stop - first) // self.batch)
+        lines *= -(-(stop - first) // self.batch)
         if first < stop:
             with counting("lines drawn", lines, shown=team.main) as tell:
                 x[first:stop] = run(first, stop - first, growing.watch(tell, lines))

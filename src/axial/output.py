@@ -29,10 +29,10 @@ class Shown:
 
     x: Array
     """Examples (n, *axes, c), -1 where there is nothing to see."""
-    kept: Array
-    """What was kept, of each (*axes, c): frames wholly inside it are marked."""
-    group: int
-    """How many in a row belong together."""
+    kept: Array | None = None
+    """What was kept of each clip (*axes, c): frames wholly inside it are marked."""
+    group: int = 1
+    """How many one after another belong together."""
 
 
 class Output:
@@ -61,7 +61,7 @@ class Output:
                 with replacing(self.path) as scratch, scratch.open("wb") as file:
                     np.save(file, x.astype(dtype_for(self.shape.values)), allow_pickle=False)
             else:
-                self._write_pictures(shown or Shown(x=x, kept=np.zeros(x.shape[1:], bool), group=1))
+                self._write_pictures(shown or Shown(x=x))
             write_text(self.path.with_name(f"{self.path.name}.json"), text)
 
     def _write_pictures(self, shown: Shown) -> None:
@@ -70,8 +70,9 @@ class Output:
             frames = self.shape.stacked_frames
             write_sheet(self.path, shown.x, kept=shown.kept, frames=frames, **how)
         else:
-            moments = zip(self._moments(shown.x), self._moments(shown.kept[None]), strict=True)
-            pictures = [sheet(x, kept=kept[0], frames=1, **how) for x, kept in moments]
+            kept = np.zeros(shown.x.shape[1:], bool) if shown.kept is None else shown.kept
+            moments = zip(self._moments(shown.x), self._moments(kept[None]), strict=True)
+            pictures = [sheet(x, kept=part[0], frames=1, **how) for x, part in moments]
             write_moving(self.path, pictures)
 
     def _write_folder(self, folder: Path, x: Array, text: str) -> None:

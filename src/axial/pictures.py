@@ -17,8 +17,8 @@ from axial.data import Array, Packed
 from axial.disk import replacing
 from axial.errors import DataError
 
-_GAP, _APART = 2, 8
-"""Pixels between tiles, and more of them between examples of several rows and between groups."""
+_GAP, _WIDE_GAP, _APART = 2, 4, 8
+"""Pixels between tiles, with room for frames, and between examples of several rows."""
 _BACKGROUND = 255
 _KEPT = (255, 120, 0)
 """The frame around what was kept, or given."""
@@ -118,8 +118,9 @@ def sheet(
     if shown.shape[1:] == (1, 1):
         wide = group if group > 1 else min(_fit(pixels), math.ceil(math.sqrt(len(x))))
         pixels, shown, marked = (_flowed(part, columns or wide) for part in (pixels, shown, marked))
-        return _grid(pixels, shown, marked)
-    return _grid(pixels, shown, marked, columns=columns, group=group)
+        columns, group = None, 1
+    gap = _GAP if kept is None else _WIDE_GAP
+    return _grid(pixels, shown, marked, columns=columns, group=group, gap=gap)
 
 
 def bit_map(x: Array, bits: Array, *, values: int = 256, frames: int | None = None) -> Array:
@@ -200,6 +201,7 @@ def _grid(
     *,
     columns: int | None = None,
     group: int = 1,
+    gap: int = _GAP,
 ) -> Array:
     """Tiles (n, r, k, h, w, 3) row by row, those that are `shown`; the `marked` ones framed.
 
@@ -211,14 +213,14 @@ def _grid(
     lines = -(-length // columns)
     place = np.indices((count, rows, length))
     top = (place[0] * rows + place[1]) * lines + place[2] // columns
-    top = _GAP + top * (height + _GAP) + place[0] * _APART * (rows * lines > 1)
+    top = gap + top * (height + gap) + place[0] * _APART * (rows * lines > 1)
     top += place[0] // group * _APART * 2 * (group > 1)
-    left = _GAP + place[2] % columns * (width + _GAP)
-    size = (int(top.max()) + height + _GAP, columns * (width + _GAP) + _GAP, 3)
+    left = gap + place[2] % columns * (width + gap)
+    size = (int(top.max()) + height + gap, columns * (width + gap) + gap, 3)
     canvas = np.full(size, _BACKGROUND, np.uint8)
     for at in np.argwhere(np.ones(top.shape, bool) if shown is None else shown):
         i, j = top[*at], left[*at]
         if marked is not None and marked[*at]:
-            canvas[i - _GAP : i + height + _GAP, j - _GAP : j + width + _GAP] = _KEPT
+            canvas[i - gap : i + height + gap, j - gap : j + width + gap] = _KEPT
         canvas[i : i + height, j : j + width] = tiles[*at]
     return canvas

@@ -265,8 +265,9 @@ class _Loop:
             classes = self.model_config.classes
             columns = classes if 1 < classes <= _PICTURES else None
             shape, known = self.model_config.data, always_given(self.model_config).numpy()
-            how = {"values": shape.values, "frames": shape.stacked_frames, "kept": known}
-            write_sheet(path, x.cpu().numpy(), columns=columns, **how)
+            how = {"values": shape.values, "frames": shape.stacked_frames}
+            kept = known if known.any() else None
+            write_sheet(path, x.cpu().numpy(), columns=columns, kept=kept, **how)
             self.watch.picture(self.step, path)
 
     def finish(self) -> None:
