@@ -79,9 +79,9 @@ class _Task:
         self.mask = self._mask(what)
         self.windows = [] if self.mask.all() else [torch.from_numpy(self.mask[0])]
         if self.slide is not None and self.frames is not None:
-            if self.mask[self.shape.frames_at(0, self.frames)].all():
-                raise ConfigError(f"frames is {self.frames}, and all of them are kept: use more")
             begun = self.shape.frames_in(self.mask.shape)
+            if begun >= self.frames and self.mask[self.shape.frames_at(0, self.frames)].all():
+                raise ConfigError(f"frames is {self.frames}, and all of them are kept: use more")
             self.windows += [self.slide.kept] * self.slide.windows(begun, self.frames)
 
     @property
