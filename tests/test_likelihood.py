@@ -146,12 +146,15 @@ def test_how_a_given_frame_would_be_scored_changes_nothing():
     model = tiny_model(found)
     x, _, _ = random_input(found, 2)
     calm, logits = element_bits(model, x), model(x)
+    channel = torch.tensor([0, 2])
+    some = model.channel_logits(x, channel)
 
     def scramble(layer, inputs, out):
         return torch.cat([torch.randn_like(out[:, :1]), out[:, 1:]], 1)
 
     model.to_logits.register_forward_hook(scramble)
     assert torch.equal(element_bits(model, x), calm) and torch.equal(model(x), logits)
+    assert torch.equal(model.channel_logits(x, channel), some)
     stacked = tiny_model(VARIANTS["2d-stacked-clip"])
     scored = []
     stacked.to_logits.register_forward_hook(lambda layer, inputs, out: scored.append(len(out)))

@@ -156,6 +156,23 @@ def test_half_of_the_window_is_kept_and_all_that_is_given(found, overlap, wanted
         (config((1, 2, 2)), {}, "cannot go on beyond its 1 frames"),
         (FORMS["grid"], {"start": torch.full((1, 5, 2, 2, 1), -1)}, "start holds -1 in 5 frames"),
         (FORMS["grid"], {"start": torch.full((1, 1, 2, 2, 1), -1)}, "put them into given="),
+        (
+            FORMS["grid"],
+            {"start": torch.zeros(1, 2, 2, 1).long()},
+            "is (batch, 1, 2, 2, 1) to this",
+        ),
+        (
+            FORMS["stacked"],
+            {"start": torch.zeros(1, 2, 3, 0).long()},
+            "start has shape (1, 2, 3, 0)",
+        ),
+        (
+            FORMS["stacked"],
+            {"start": torch.zeros(1, 2, 3, 4).long()},
+            "is (batch, 2, 3, 3) to this",
+        ),
+        (FORMS["stacked"], {"start": torch.zeros(1, 2, 3, 3)}, "start is torch.float32"),
+        (FORMS["stacked"], {"start": torch.full((1, 2, 3, 3), 3)}, "start holds 3"),
     ],
 )
 def test_what_cannot_go_on_is_refused_in_one_line(found, settings, message):

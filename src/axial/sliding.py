@@ -14,7 +14,7 @@ from axial.causal import given as always_given
 from axial.completion import complete, kept_part
 from axial.config import ModelConfig, as_integer
 from axial.errors import ConfigError, InputError
-from axial.model import AxialTransformer
+from axial.model import AxialTransformer, check_integers, check_tensors
 
 _NEXT_WINDOW = 1 << 40
 """From the number whose noise draws a window of a clip to that of its next window."""
@@ -46,6 +46,20 @@ class Sliding:
     def windows(self, begun: int, frames: int) -> int:
         """How many further windows lead from `begun` frames to at least `frames`."""
         return max(0, -(-(frames - begun) // (self.length - self.overlap)))
+
+    def begun(self, start: Shaped[Tensor, "..."]) -> int:
+        """How many frames some clips have; refused if they are none that the model takes."""
+        check_tensors(start=start)
+        count = self.shape.frames_in(start.shape) if start.ndim > 1 else 0
+        wanted = self.shape.lasting(max(1, count))
+        if not count or start.shape[1:] != (*wanted.axes, wanted.channels):
+            one = self.shape.lasting(1)
+            raise InputError(
+                f"start has shape {tuple(start.shape)}: one frame of each clip is (batch, "
+                f"{', '.join(map(str, (*one.axes, one.channels)))}) to this model"
+            )
+        check_integers("start", start, at_least=-1, below=self.config.values)
+        return count
 
     def opened(self, begun: Int[Tensor, " b *shorter"]) -> Int[Tensor, "b *axes c"]:
         """A window that begins with some frames, and -1 for those that are to be drawn."""
@@ -83,7 +97,8 @@ def prolong(
     Window w of clip i takes the noise of image i + w * 2**40, so that no two share any.
     """
     slide, frames = Sliding(model.config, overlap), as_integer("frames", frames, at_least=1)
-    shape, begun = slide.shape, slide.shape.frames_in(start.shape)
+    begun = slide.begun(start)
+    shape = slide.shape
     x, number = start.long().to(next(model.parameters()).device), first
     whole = bool((x >= 0).all())
     if begun > slide.length and not whole:
