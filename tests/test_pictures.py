@@ -69,6 +69,20 @@ def test_lines_and_arrays_of_four_axes_are_drawn_too():
         assert np.array_equal(pixels[..., 0], x[example, row, column, ..., 0] * 85)
 
 
+def test_small_examples_of_several_rows_stand_side_by_side():
+    x = np.random.default_rng(0).integers(0, 256, (12, 2, 3, 64, 64, 1), np.uint8)
+    found = sheet(x)
+    assert found.shape[:2] == (4 * 132 + 3 * 8 + 2, 3 * 198 + 2 * 8 + 2)
+    for example, row, column in np.ndindex(12, 2, 3):
+        top = 2 + example // 3 * 140 + row * 66
+        left = 2 + example % 3 * 206 + column * 66
+        pixels = found[top : top + 64, left : left + 64, 0]
+        assert np.array_equal(pixels, x[example, row, column, ..., 0])
+    mapped = bit_map(x, np.zeros(x.shape))
+    second = mapped[2:66, 2 + 206 : 66 + 206]  # the map of the first is its neighbour
+    assert not second.any() and np.array_equal(mapped[2:66, 2:66, 0], x[0, 0, 0, ..., 0])
+
+
 @pytest.mark.parametrize("frames", [1, 4])
 def test_channels_that_are_no_colours_have_a_row_each(frames):
     x = np.random.default_rng(0).integers(0, 256, (1, 3, 64, 64, 2 * frames), np.uint8)

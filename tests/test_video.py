@@ -16,7 +16,7 @@ from PIL import Image
 from test_data import write
 from test_sources import video
 
-import axial.train
+import axial.sources.bair
 from axial import bits, complete, load, open_packed, save
 from axial.cli import main
 
@@ -40,11 +40,13 @@ def refused(*arguments):
     return message
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    """Two trajectories of four frames to train on, one to test on."""
-    folder = tmp_path_factory.mktemp("bair") / "softmotion30_44k"
-    clips = np.random.default_rng(0).integers(0, 256, (3, 4, 64, 64, 3), np.uint8)
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """Two trajectories of four frames to train on, one to test on; of 16 x 16 pixels, for speed."""
+    monkeypatch.setattr(axial.sources.bair, "_SIDE", 16)
+    monkeypatch.setattr(axial.sources.bair, "_FRAME", 16 * 16 * 3)
+    folder = tmp_path / "softmotion30_44k"
+    clips = np.random.default_rng(0).integers(0, 256, (3, 4, 16, 16, 3), np.uint8)
     for split, part in (("train", clips[:2]), ("test", clips[2:])):
         (folder / split).mkdir(parents=True)
         examples = [formats.bair_example({"main": clip}) for clip in part]
@@ -53,13 +55,9 @@ def records(tmp_path_factory):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_bair_records_are_packed_trained_on_scored_and_continued(
-    records, tmp_path, form, capsys, monkeypatch
-):
-    """Of 64 x 64 pixels, as they are: one sample at the end of training has to do."""
-    monkeypatch.setattr(axial.train, "_PICTURES", 1)
+def test_bair_records_are_packed_trained_on_scored_and_continued(records, tmp_path, form, capsys):
     folder, clips = records
-    run("data", folder, "--frames", 2, "--out", tmp_path / "train.npy")
+    run("data", folder, "--frames", 2, "--out", tmp_path / "train.npy", "--workers", 1)
     how = [*FORMS[form], *TINY, "--steps", 2]
     run("train", "small", "--data", tmp_path / "train.npy", "--out", tmp_path / "run", *how)
     capsys.readouterr()
@@ -68,13 +66,13 @@ def test_bair_records_are_packed_trained_on_scored_and_continued(
     line = rf"\d\.\d{{4}} bits/dim, 1 {unit} given 1 \(1 {kind}, BAIR robot pushing test\)\n"
     assert re.fullmatch(line, capsys.readouterr().out)
     out = tmp_path / "longer.npy"
-    request = ["--split", "test", "--keep", 3, "--frames", 4, "--count", 1, "--batch", 1]
+    request = ["--split", "test", "--keep", 3, "--frames", 4, "--count", 1]
     run("complete", tmp_path / "run", folder, *request, "--out", out, "--device", "cpu")
     found = np.load(out)[0]
     if form == "stacked":
-        found = np.moveaxis(found.reshape(64, 64, 4, 3), 2, 0)
-    assert found.shape == (4, 64, 64, 3) and np.array_equal(found[:3], clips[2, :3])
-    assert len(np.unique(found[3])) == 256  # hardly trained: every value occurs
+        found = np.moveaxis(found.reshape(16, 16, 4, 3), 2, 0)
+    assert found.shape == (4, 16, 16, 3) and np.array_equal(found[:3], clips[2, :3])
+    assert len(np.unique(found[3])) > 200  # hardly trained: nearly every value occurs
     assert 0.9 < (found[3] != clips[2, 3]).mean() < 1
 
 
@@ -302,7 +300,7 @@ def test_sound_and_frames_of_changing_size_are_one_line_and_leave_nothing(checkp
         assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-@pytest.mark.parametrize("channels", [1, 2, 5])
+@pytest.mark.parametrize("channels", [2, 5])
 def test_volumes_go_through_every_command(channels, tmp_path, capsys):
     z = np.indices((3, 4, 5)).sum(0)
     x = (z[None] + np.arange(12)[:, None, None, None]) % 4

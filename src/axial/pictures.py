@@ -135,7 +135,7 @@ def bit_map(x: Array, bits: Array, *, values: int = 256, frames: int | None = No
     pixels = _enlarged(both.reshape(-1, *both.shape[2:]))
     if pixels.shape[1:3] == (1, 1):
         pixels = _flowed(pixels, 2 * max(1, min(_fit(pixels) // 2, _PAIRS)))
-    return _with_scale(_grid(pixels), most)
+    return _with_scale(_grid(pixels, pairs=2), most)
 
 
 def _with_scale(pixels: Array, most: float) -> Array:
@@ -194,6 +194,13 @@ def _flowed(tiles: Array, columns: int) -> Array:
     return np.concatenate([tiles, room]).reshape(-1, 1, columns, *tiles.shape[3:])
 
 
+def _across(count: int, size: tuple[int, int], pairs: int) -> int:
+    """How many examples of a height and a width to put side by side."""
+    height, width = size
+    square = round(math.sqrt(count * height / width))
+    return max(1, min(square, _WIDEST // width) // pairs * pairs)
+
+
 def _grid(
     tiles: Array,
     shown: Array | None = None,
@@ -202,22 +209,27 @@ def _grid(
     columns: int | None = None,
     group: int = 1,
     gap: int = _GAP,
+    pairs: int = 1,
 ) -> Array:
     """Tiles (n, r, k, h, w, 3) row by row, those that are `shown`; the `marked` ones framed.
 
     Rows too long for a screen, or for `columns`, go on below, in lines of about one length.
+    Examples of several rows stand side by side, `pairs` together, where that makes a square.
     """
     count, rows, length, height, width, _ = tiles.shape
     if columns is None:
         columns = -(-length // -(-length // _fit(tiles)))
     lines = -(-length // columns)
-    place = np.indices((count, rows, length))
-    top = (place[0] * rows + place[1]) * lines + place[2] // columns
-    top = gap + top * (height + gap) + place[0] * _APART * (rows * lines > 1)
-    top += place[0] // group * _APART * 2 * (group > 1)
-    left = gap + place[2] % columns * (width + gap)
-    size = (int(top.max()) + height + gap, columns * (width + gap) + gap, 3)
-    canvas = np.full(size, _BACKGROUND, np.uint8)
+    size = (rows * lines * (height + gap), columns * (width + gap))
+    apart = _APART if rows * lines > 1 else 0
+    across = _across(count, size, pairs) if apart and group == 1 else 1
+    example, row, number = np.indices((count, rows, length))
+    band, slot = example // across, example % across
+    top = gap + (row * lines + number // columns) * (height + gap) + band * (size[0] + apart)
+    top += example // group * _APART * 2 * (group > 1)
+    left = gap + number % columns * (width + gap) + slot * (size[1] + apart)
+    whole = (int(top.max()) + height + gap, int(left.max()) + width + gap, 3)
+    canvas = np.full(whole, _BACKGROUND, np.uint8)
     for at in np.argwhere(np.ones(top.shape, bool) if shown is None else shown):
         i, j = top[*at], left[*at]
         if marked is not None and marked[*at]:
