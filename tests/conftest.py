@@ -61,6 +61,8 @@ def variants(axes_of):
             found[f"{count}d-columns-given"] = config(
                 axes, channels=2, channel_mode="columns", given_steps=1
             )
+    found["2d-stacked-clip"] = config(axes_of[2], channels=6, given_channels=3, frames=2)
+    found["3d-colour-clip"] = config(axes_of[3], channels=3, given_steps=1)
     found["2d-encoder-cut-short"] = config(axes_of[2], channels=2, encoder_layers=3)
     found["2d-rows-lstm"] = config(axes_of[2], channels=2, channel_mode="rows", inner="lstm")
     found["2d-grey-encoder"] = config(axes_of[2], encoder_layers=2, classes=2)

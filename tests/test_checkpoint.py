@@ -274,6 +274,18 @@ def test_the_fingerprint_tells_weights_and_configurations_apart():
     assert mark != fingerprint(warm)
 
 
+def test_a_model_of_frames_that_were_never_told_keeps_its_old_fingerprint(tmp_path):
+    """So that folders written before there was such a setting are read."""
+    untold = config((3, 4), channels=6)
+    save(tiny_model(untold), tmp_path / "old")
+    written = json.loads((tmp_path / "old" / "config.json").read_text())["model"]
+    assert "frames" not in written and load(tmp_path / "old").config == untold
+    told = tiny_model(config((3, 4), channels=6, frames=6))
+    save(told, tmp_path / "new")
+    assert load(tmp_path / "new").config.frames == 6
+    assert fingerprint(told) != fingerprint(load(tmp_path / "old"))
+
+
 def test_the_fingerprint_covers_names_types_and_shapes():
     from axial.checkpoint import _fingerprint
 

@@ -45,6 +45,8 @@ from axial import AxialError, ConfigError, ModelConfig
         ({"channel_mode": "rows", "encoder_layers": 2}, "has no encoder: use 0"),
         ({"inner": "lstm", "decoder_layers": (2, 2)}, "an LSTM inner decoder is a single layer"),
         ({"given_channels": 1}, "given_channels is 1 of 1"),
+        ({"channels": 4, "frames": 3}, "frames is 3, but 4 channels do not split into as many"),
+        ({"frames": 0}, "frames is 0: use whole numbers of at least 1"),
         ({"given_channels": -1}, "given_channels is -1"),
         ({"given_steps": 3}, "given_steps is 3 of 3 along axis 0"),
         (

@@ -63,7 +63,7 @@ def test_an_array_is_opened_with_its_shape_and_labels(tmp_path):
 def test_frames_stacked_as_channels_are_frame_major(tmp_path):
     x = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 6, 3), np.uint8)
     found = open_packed(write(tmp_path / "a.npy", x), stack_frames=True)
-    assert found.shape == DataShape(axes=(4, 6), channels=15)
+    assert found.shape == DataShape(axes=(4, 6), channels=15, frames=5)
     rows = found.rows([2, 0])
     for i, clip in enumerate((2, 0)):
         for t in range(5):

@@ -10,6 +10,8 @@ import pytest
 import torch
 from conftest import load_script
 
+from axial.cli import COMMANDS, main
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -77,7 +79,27 @@ def test_every_file_a_page_points_to_is_there():
             assert target.startswith("http") or (page.parent / target).exists(), (page, target)
 
 
-@pytest.mark.parametrize("page, count", [("README.md", 2), ("docs/training.md", 1)])
+def test_every_command_a_page_shows_is_known_with_its_flags(capsys):
+    flags = {}
+    for name in COMMANDS:
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        flags[name] = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    pages = {page: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    shown = [
+        (page.name, *found)
+        for page, text in pages.items()
+        for found in re.findall(r"^    .*?\baxial (\w+) (.*)$", text, re.MULTILINE)
+    ]
+    assert len(shown) > 40
+    for page, name, rest in shown:
+        unknown = set(re.findall(r"--[a-z][a-z-]*", rest)) - flags.get(name, set())
+        assert name in flags and not unknown, (page, name, rest)
+
+
+@pytest.mark.parametrize(
+    "page, count", [("README.md", 2), ("docs/training.md", 1), ("docs/video.md", 1)]
+)
 def test_the_examples_run(tmp_path, page, count):
     code = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert len(code) == count

@@ -21,8 +21,9 @@ lines kernel_levels
 incremental
 sample evaluation trainer
 completion report readings watch
-output
+sliding output
 drawing
+continuing
 train
 presets
 begin

@@ -129,7 +129,7 @@ def test_scoring_ignores_dropout_and_leaves_the_model_as_it_was():
 
 
 def test_a_given_frame_carries_no_bits_but_informs_the_rest():
-    for name in ("2d-given-channels", "3d-given-steps", "2d-rows-given", "2d-columns-given"):
+    for name in ("2d-stacked-clip", "3d-colour-clip", "2d-rows-given", "2d-columns-given"):
         found = VARIANTS[name]
         model = tiny_model(found)
         x, label, context = random_input(found, 1)
@@ -139,6 +139,27 @@ def test_a_given_frame_carries_no_bits_but_informs_the_rest():
         after = element_bits(model, changed, label, context)
         assert not after[:, given(found)].any()
         assert (before != after)[:, ~given(found)].all()
+
+
+def test_how_a_given_frame_would_be_scored_changes_nothing():
+    found = VARIANTS["3d-colour-clip"]
+    model = tiny_model(found)
+    x, _, _ = random_input(found, 2)
+    calm, logits = element_bits(model, x), model(x)
+    channel = torch.tensor([0, 2])
+    some = model.channel_logits(x, channel)
+
+    def scramble(layer, inputs, out):
+        return torch.cat([torch.randn_like(out[:, :1]), out[:, 1:]], 1)
+
+    model.to_logits.register_forward_hook(scramble)
+    assert torch.equal(element_bits(model, x), calm) and torch.equal(model(x), logits)
+    assert torch.equal(model.channel_logits(x, channel), some)
+    stacked = tiny_model(VARIANTS["2d-stacked-clip"])
+    scored = []
+    stacked.to_logits.register_forward_hook(lambda layer, inputs, out: scored.append(len(out)))
+    bits(stacked, random_input(stacked.config, 2)[0])
+    assert sum(scored) == 2 * 3  # the channels of the given frame are not scored at all
 
 
 @pytest.mark.gpu

@@ -9,9 +9,9 @@ from axial.errors import DataError
 from axial.pictures import _with_scale, bit_map, sheet, write_map, write_preview, write_sheet
 
 
-def tile(pixels, row, column, size):
-    """The pixels of one tile of a sheet of tiles with a gap of two."""
-    top, left = 2 + row * (size + 2), 2 + column * (size + 2)
+def tile(pixels, row, column, size, apart=0):
+    """The pixels of one tile of a sheet of tiles with a gap of two, and more above it."""
+    top, left = 2 + row * (size + 2) + apart, 2 + column * (size + 2)
     return pixels[top : top + size, left : left + size]
 
 
@@ -52,16 +52,78 @@ def test_a_stacked_video_is_drawn_like_the_clip_it_is():
 def test_long_clips_run_over_several_lines_and_begin_a_new_one():
     x = np.random.default_rng(0).integers(0, 256, (2, 5, 64, 64, 1), np.uint8)
     found = sheet(x, columns=3)
-    assert np.array_equal(tile(found, 2, 0, 64)[..., 0], x[1, 0, ..., 0])
-    assert (tile(found, 1, 2, 64) == 255).all()
+    assert np.array_equal(tile(found, 1, 1, 64)[..., 0], x[0, 4, ..., 0])
+    assert np.array_equal(tile(found, 2, 0, 64, apart=8)[..., 0], x[1, 0, ..., 0])
+    assert (tile(found, 1, 2, 64) == 255).all() and (found[2 * 66 : 2 * 66 + 10] == 255).all()
+    long = np.random.default_rng(0).integers(0, 256, (1, 50, 64, 64, 1), np.uint8)
+    assert sheet(long).shape[:2] == (3 * 66 + 2, 17 * 66 + 2)  # three lines alike, not 24 and 2
 
 
 def test_lines_and_arrays_of_four_axes_are_drawn_too():
     line = np.arange(64, dtype=np.uint8)[None, :, None] * 4
     assert np.array_equal(sheet(line)[2, 2:66, 0], line[0, :, 0])
-    x = np.random.default_rng(0).integers(0, 4, (1, 2, 3, 64, 64, 1), np.uint8)
+    x = np.random.default_rng(0).integers(0, 4, (2, 2, 3, 64, 64, 1), np.uint8)
     found = sheet(x, values=4)
-    assert np.array_equal(tile(found, 0, 4, 64)[..., 0], x[0, 1, 1, ..., 0] * 85)
+    for example, row, column in np.ndindex(2, 2, 3):
+        pixels = tile(found, 2 * example + row, column, 64, apart=8 * example)
+        assert np.array_equal(pixels[..., 0], x[example, row, column, ..., 0] * 85)
+
+
+def test_small_examples_of_several_rows_stand_side_by_side():
+    x = np.random.default_rng(0).integers(0, 256, (12, 2, 3, 64, 64, 1), np.uint8)
+    found = sheet(x)
+    assert found.shape[:2] == (4 * 132 + 3 * 8 + 2, 3 * 198 + 2 * 8 + 2)
+    for example, row, column in np.ndindex(12, 2, 3):
+        top = 2 + example // 3 * 140 + row * 66
+        left = 2 + example % 3 * 206 + column * 66
+        pixels = found[top : top + 64, left : left + 64, 0]
+        assert np.array_equal(pixels, x[example, row, column, ..., 0])
+    mapped = bit_map(x[:6], np.zeros(x[:6].shape))
+    for example in range(6):  # each with its map beside it
+        top = 2 + example * 140
+        assert np.array_equal(mapped[top : top + 64, 2:66, 0], x[example, 0, 0, ..., 0])
+        assert not mapped[top : top + 64, 208:272].any()
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+def test_channels_that_are_no_colours_have_a_row_each(frames):
+    x = np.random.default_rng(0).integers(0, 256, (1, 3, 64, 64, 2 * frames), np.uint8)
+    found = sheet(x[:, 0] if frames > 1 else x, frames=frames)
+    columns = frames if frames > 1 else 3
+    assert found.shape[:2] == (2 * 66 + 2, columns * 66 + 2)
+    for channel, column in np.ndindex(2, columns):
+        wanted = x[0, 0, ..., 2 * column + channel] if frames > 1 else x[0, column, ..., channel]
+        assert np.array_equal(tile(found, channel, column, 64)[..., 0], wanted)
+
+
+def test_grey_frames_in_the_channels_are_a_clip_where_that_is_told():
+    x = np.random.default_rng(0).integers(0, 256, (2, 6, 64, 64, 1), np.uint8)
+    stacked = np.moveaxis(x, 1, -2).reshape(2, 64, 64, 6)
+    assert np.array_equal(sheet(stacked, frames=6), sheet(x))
+    assert not np.array_equal(sheet(stacked), sheet(x))
+    assert np.array_equal(bit_map(stacked, stacked / 7, frames=6), bit_map(x, x / 7))
+
+
+def test_what_is_kept_is_framed_and_what_is_missing_left_out():
+    x = np.random.default_rng(0).integers(0, 256, (4, 3, 64, 64, 3)).astype(np.int64)
+    x[2, 2] = -1
+    kept = np.zeros((3, 64, 64, 3), bool)
+    kept[:1] = True
+    kept[1, :63] = True
+    found = sheet(x, kept=kept, group=2)
+    for clip, t in np.ndindex(4, 3):
+        top, left = 4 + clip * 68 + 16 * (clip // 2), 4 + t * 68
+        around = found[top - 4 : top + 68, left - 4 : left + 68].copy()
+        pixels = around[4:-4, 4:-4].copy()
+        blank = (clip, t) == (2, 2)
+        assert np.array_equal(pixels, np.full_like(pixels, 255) if blank else x[clip, t])
+        around[4:-4, 4:-4] = around[0, -1]
+        beside = t == 1  # what stands left of it is framed
+        assert (around[:, 4 * beside :] == ((255, 120, 0) if t == 0 else 255)).all()
+    assert (found[4 + 2 * 68 : 4 + 2 * 68 + 12] == 255).all()
+    one = sheet(x[:, 0], kept=kept[0], group=2)  # one tile each: a group is a row
+    assert one.shape[:2] == (2 * 68 + 4, 2 * 68 + 4) and (one[0] == (255, 120, 0)).all()
+    assert one.shape == sheet(x[:, 0], kept=kept[2], group=2).shape
 
 
 def test_a_preview_shows_the_first_examples(tmp_path):

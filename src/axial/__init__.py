@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from axial.model import AxialTransformer
     from axial.packing import pack
     from axial.sample import draw
+    from axial.sliding import prolong
     from axial.sources.options import ReadOptions
     from axial.tensorflow import from_tensorflow, load_tensorflow
 
@@ -37,6 +38,7 @@ _HOMES = {
     "model": ["AxialTransformer"],
     "packing": ["pack"],
     "sample": ["draw"],
+    "sliding": ["prolong"],
     "sources.options": ["ReadOptions"],
     "tensorflow": ["from_tensorflow", "load_tensorflow"],
 }
@@ -69,6 +71,7 @@ __all__ = [
     "load_tensorflow",
     "open_packed",
     "pack",
+    "prolong",
     "save",
 ]
 

@@ -24,11 +24,12 @@ from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainCo
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError
 from axial.presets import PRESETS
-from axial.sources.options import HeldOutOptions, ReadOptions
+from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
 _T = TypeVar("_T")
 _Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
 _Testing = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[HeldOutOptions]]
+_Clips = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ClipOptions]]
 _Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 _Switch = tyro.conf.FlagCreatePairsOff[bool]
 _Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
@@ -300,14 +301,18 @@ def complete(
     what: tyro.conf.OmitArgPrefixes[CompleteConfig] = CompleteConfig(),  # noqa: B008
     how: _How = SampleConfig(count=4),  # noqa: B008
     device: _Name = None,
-    reading: _Reading = ReadOptions(),  # noqa: B008
+    reading: _Clips = ClipOptions(),  # noqa: B008
 ) -> None:
-    """Draw several continuations of pictures or video, beside the originals.
+    """Draw several continuations of pictures, video or volumes, beside the originals.
 
     Leading channels, so leading frames of a video whose frames are stacked as channels, and
     leading rows of a grey picture are continued by the exact conditional. Leading rows of a
-    colour picture are not: red is drawn whole before the kept rows of green are looked at.
-    There --candidates K carries K versions through all channels, and comes nearer as K grows.
+    colour picture are not: red is drawn whole before the kept rows of green are looked at. Nor
+    are leading frames of a colour video whose frames are an axis, but for those the model is
+    given. There --candidates K carries K versions through all channels, and comes nearer as K
+    grows.
+
+    Clips may have any number of frames, if those to keep are there.
 
     Args:
         checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
@@ -318,7 +323,7 @@ def complete(
         device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
         reading: How to read a source that is not packed yet.
     """
-    from axial.drawing import continue_
+    from axial.continuing import continue_
 
     continue_(checkpoint, source, out, what, how, device, reading)
 

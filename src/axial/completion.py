@@ -24,14 +24,14 @@ def kept_part(
 ) -> Bool[Tensor, "*axes c"]:
     """Leading rows, or frames of a video, leading channels, and what the model itself is given."""
     mask = always_given(config)
-    frames = stacked_frames(config)
     if keep is not None:
-        length = config.axes[0] if frames is None else frames
+        shape = config.data
+        length = config.axes[0] if shape.window is None else shape.window
         keep = as_integer("keep", keep, at_least=0, below=length + 1)
-        if frames is None:
+        if shape.window is None:
             mask[:keep] = True
         else:
-            mask[..., : 3 * keep] = True
+            mask[None][shape.frames_at(0, keep)] = True
     if keep_channels is not None:
         most = config.channels + 1
         mask[..., : as_integer("keep_channels", keep_channels, at_least=0, below=most)] = True
@@ -40,11 +40,6 @@ def kept_part(
     if mask.all():
         raise ConfigError("everything is kept: leave something to draw")
     return mask
-
-
-def stacked_frames(config: ModelConfig) -> int | None:
-    """Frames of a video that lies in the channels, the paper's way; None where none does."""
-    return config.channels // 3 if config.channels > 3 and config.channels % 3 == 0 else None
 
 
 def is_exact(config: ModelConfig, mask: Bool[Tensor, "*axes c"]) -> bool:

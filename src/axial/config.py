@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
@@ -29,6 +29,44 @@ class DataShape:
     """How many values an element can take."""
     classes: int = 0
     """How many labels there are; 0 for unlabelled data."""
+    frames: int | None = None
+    """Frames that lie in the channels; unless told, 6, 9, 12 ... of a picture are RGB frames."""
+
+    @property
+    def stacked_frames(self) -> int:
+        """Frames that lie in the channels, one after another; 1 where they hold no video."""
+        if self.frames is not None:
+            return self.frames
+        rgb = len(self.axes) == 2 and self.channels > 3 and self.channels % 3 == 0
+        return self.channels // 3 if rgb else 1
+
+    @property
+    def window(self) -> int | None:
+        """Frames of a clip, or steps of a volume's slowest axis; None for pictures and lines."""
+        if self.stacked_frames > 1:
+            return self.stacked_frames
+        return self.axes[0] if len(self.axes) > 2 else None
+
+    @property
+    def frame_channels(self) -> int:
+        """Channels of one frame."""
+        return self.channels // self.stacked_frames
+
+    def lasting(self, frames: int) -> "DataShape":
+        """The same with clips of another length."""
+        if self.stacked_frames > 1:
+            return replace(self, channels=frames * self.frame_channels, frames=frames)
+        return replace(self, axes=(frames, *self.axes[1:]))
+
+    def frames_at(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Where frames `start` to `stop` lie in clips (b, *axes, c) of any length: an index."""
+        if self.stacked_frames > 1:
+            return (..., slice(start * self.frame_channels, stop * self.frame_channels))
+        return (slice(None), slice(start, stop))
+
+    def frames_in(self, clips: Sequence[int]) -> int:
+        """How many frames clips of a shape (b, *axes, c) have."""
+        return clips[-1] // self.frame_channels if self.stacked_frames > 1 else clips[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +103,8 @@ class ModelConfig:
     """Leading steps of axis 0 that are always known, in every channel."""
     plane_scale: float | None = None
     """Divisor of the encoder's input planes; None means values - 1."""
+    frames: int | None = None
+    """Frames that lie in the channels, where the data told; it changes no prediction."""
 
     def __post_init__(self) -> None:
         for name in ("axes", "decoder_layers"):
@@ -75,11 +115,19 @@ class ModelConfig:
             object.__setattr__(self, name, whole)
         for name, least in _LEAST.items():
             object.__setattr__(self, name, as_integer(name, getattr(self, name), at_least=least))
+        if self.frames is not None:
+            object.__setattr__(self, "frames", as_integer("frames", self.frames, at_least=1))
         for name in ("dropout", "plane_scale"):
             object.__setattr__(self, name, _as_float(name, getattr(self, name)))
         self._check_numbers()
         self._check_layers()
         self._check_given()
+
+    @property
+    def data(self) -> DataShape:
+        """The shape of what is modelled."""
+        names = (field.name for field in fields(DataShape))
+        return DataShape(**{name: getattr(self, name) for name in names})
 
     @property
     def plane_axes(self) -> tuple[int, ...]:
@@ -116,8 +164,14 @@ class ModelConfig:
         return steps * (self.channels - self.given_channels)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe this configuration in plain JSON values."""
-        return asdict(self)
+        """Describe this configuration in plain JSON values.
+
+        Frames stand there only where they are told: fingerprints older than the field stay valid.
+        """
+        found = asdict(self)
+        if self.frames is None:
+            del found["frames"]
+        return found
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ModelConfig":
@@ -131,6 +185,11 @@ class ModelConfig:
         check_heads(self.width, self.heads)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout!r}: use a number from 0 up to below 1")
+        if self.frames is not None and self.channels % self.frames:
+            raise ConfigError(
+                f"frames is {self.frames}, but {self.channels} channels do not split into as "
+                f"many: use a number that divides them, or None"
+            )
         scale = self.plane_scale
         if scale is not None and not 0 < scale < math.inf:
             raise ConfigError(f"plane_scale is {scale!r}: use a positive number, or None")
@@ -402,10 +461,16 @@ class CompleteConfig:
     """Versions of each continuation to carry through the channels."""
     examples: int = 4
     """How many examples of the source to continue."""
+    frames: int | None = None
+    """Frames a clip is to have in the end, as many as the model's window unless told; beyond
+    it, the window slides over what was drawn."""
+    overlap: int | None = None
+    """Frames that each further window keeps of what there is; half of it unless told."""
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "examples"):
-            as_integer(name, getattr(self, name), at_least=1)
+        for name in ("candidates", "examples", "frames", "overlap"):
+            if (value := getattr(self, name)) is not None:
+                as_integer(name, value, at_least=1)
 
 
 _LEAST = {

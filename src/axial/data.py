@@ -439,4 +439,5 @@ def _stacked(path: Path, shape: DataShape) -> DataShape:
         channels=frames * shape.channels,
         values=shape.values,
         classes=shape.classes,
+        frames=frames,
     )

@@ -33,6 +33,8 @@ def _data(config: ModelConfig) -> str:
         f"{config.channels} channel{'s' * (config.channels > 1)}",
         f"{config.values} values",
     ]
+    if config.frames:
+        parts[1] += f" ({config.frames} frames)"
     if config.classes:
         parts.append(f"{config.classes} classes")
     if config.given_channels:

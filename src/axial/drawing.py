@@ -1,35 +1,28 @@
-"""What `axial sample` and `axial complete` do: draw in batches of one size, shared by the ranks.
+"""What `axial sample` does: draw in batches of one size, shared by the ranks.
 
 A picture depends on the model, the seed, its number and the batch size: not on how many are drawn,
 nor on how many ranks draw them.
 """
 
-import sys
+import math
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import axial
 from axial.checkpoint import fingerprint, load
-from axial.completion import complete, is_exact, kept_part
-from axial.config import CompleteConfig, SampleConfig
+from axial.config import DataShape, SampleConfig
 from axial.data import Array
 from axial.errors import ConfigError, DataError
-from axial.fitting import as_modelled
 from axial.model import AxialTransformer
 from axial.output import Output, write_moving
-from axial.packing import open_data
 from axial.pictures import sheet
 from axial.progress import counting
 from axial.ranks import Ranks, ranks
 from axial.sample import draw, draws_at_once
-from axial.sources.options import ReadOptions
 
 _BATCH = {"cpu": 16}
 _BATCH_GPU = 64
@@ -42,10 +35,10 @@ def sample(
 ) -> None:
     """Draw examples from a checkpoint, and write them."""
     with ranks(device) as team:
-        studio = _Studio(checkpoint, how, team)
+        studio = Studio(checkpoint, how, team)
         config = studio.model.config
-        output = Output(out, config)
-        growing = _Growing(trace, config.values)
+        output = Output(out, config.data)
+        growing = Growing(trace, config.data)
         if config.given_channels or config.given_steps:
             raise ConfigError(f"{checkpoint}: continues what it is given; use axial complete")
 
@@ -55,66 +48,15 @@ def sample(
                 studio.model, count, first=first, label=label, finished=finished, **studio.how
             )
 
-        x = studio.shared(how.count, run, growing)
+        lines = config.planes * math.prod(config.plane_axes[:-1])
+        x = studio.shared(how.count, run, growing, lines)
         if team.main:
             output.write(x, studio.about())
             growing.write()
             print(f"{out}: {how.count} drawn, batch {studio.batch}, seed {how.seed}")
 
 
-def continue_(
-    checkpoint: Path,
-    source: str,
-    out: Path,
-    what: CompleteConfig,
-    how: SampleConfig,
-    device: str | None,
-    reading: ReadOptions,
-) -> None:
-    """Complete examples of a source, and write them beside the originals."""
-    with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
-        studio = _Studio(checkpoint, how, team)
-        config = studio.model.config
-        output = Output(out, config)
-        mask = kept_part(config, keep=what.keep, keep_channels=what.keep_channels)
-        packed = as_modelled(open_data(source, Path(scratch), reading), config)
-        originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
-        known = torch.from_numpy(originals).masked_fill(~mask, -1)
-        if what.candidates == 1 and team.main and not is_exact(config, mask):
-            print(
-                "kept rows of later channels are forced on what is drawn before them: not the "
-                "exact conditional; --candidates K comes nearer as K grows",
-                file=sys.stderr,
-            )
-
-        def run(first: int, count: int, finished: Callable[[Tensor], None]) -> Tensor:
-            number = torch.arange(first, first + count)
-            of = number // how.count
-            label = studio.label(
-                number, None if packed.labels is None else packed.labels[of.numpy()]
-            )
-            more = {} if what.candidates > 1 else {"finished": finished}
-            settings = {"first": first, "label": label, **studio.how, **more}
-            return complete(studio.model, known[of], candidates=what.candidates, **settings)
-
-        x = studio.shared(len(originals) * how.count, run, _Growing(None, config.values))
-        if team.main:
-            about = studio.about() | {"source": source} | asdict(what)
-            beside = _beside(originals, known.clamp(min=0).numpy(), x)
-            shown = x if output.kind in (".npy", "") else beside
-            output.write(shown, about, columns=how.count + 2)
-            print(f"{out}: {len(originals)} examples, {how.count} continuations of each")
-
-
-def _beside(originals: Array, known: Array, drawn: Array) -> Array:
-    """Each original, what was kept of it, and its continuations."""
-    rows = drawn.reshape(len(originals), -1, *originals.shape[1:])
-    return np.concatenate([originals[:, None], known[:, None], rows], 1).reshape(
-        -1, *originals.shape[1:]
-    )
-
-
-class _Studio:
+class Studio:
     """A model in its precision on its device, and the settings of `draw`."""
 
     def __init__(self, checkpoint: Path, how: SampleConfig, team: Ranks) -> None:
@@ -147,13 +89,14 @@ class _Studio:
         self,
         count: int,
         run: Callable[[int, int, Callable[[Tensor], None]], Tensor],
-        growing: "_Growing",
+        growing: "Growing",
+        lines: int,
     ) -> Array:
-        """Let each rank draw some whole batches; all of it on every rank."""
-        config, team = self.model.config, self.team
-        x = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=team.device)
+        """Let each rank draw some whole batches, of so many lines; all of it on every rank."""
+        shape, team = growing.shape, self.team
+        x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
         first, stop = share(count, self.batch, team.rank, team.count)
-        lines = x[0].numel() // config.plane_axes[-1] * -(-(stop - first) // self.batch)
+        lines *= -(-(stop - first) // self.batch)
         if first < stop:
             with counting("lines drawn", lines, shown=team.main) as tell:
                 x[first:stop] = run(first, stop - first, growing.watch(tell, lines))
@@ -180,13 +123,13 @@ def share(count: int, batch: int, rank: int, ranks: int) -> tuple[int, int]:
     return min(first, count), min(stop, count)
 
 
-class _Growing:
+class Growing:
     """Looks at the first pictures while they are drawn, and writes what it saw as a .gif."""
 
-    def __init__(self, path: Path | None, values: int) -> None:
+    def __init__(self, path: Path | None, shape: DataShape) -> None:
         if path is not None and (path.suffix.lower() != ".gif" or not path.parent.is_dir()):
             raise DataError(f"{path}: no place for a trace; name a .gif in a folder that is there")
-        self.path, self.values = path, values
+        self.path, self.shape = path, shape
         self.frames: list[Array] = []
 
     def watch(self, tell: Callable[[int], None], lines: int) -> Callable[[Tensor], None]:
@@ -199,10 +142,12 @@ class _Growing:
             tell(done)
             if self.path is not None and (done % every == 0 or done == lines):
                 shown = x[:_SHOWN].clamp(min=0).cpu().numpy()
-                self.frames.append(sheet(shown, values=self.values))
+                frames = self.shape.stacked_frames
+                self.frames.append(sheet(shown, values=self.shape.values, frames=frames))
 
         return finished
 
     def write(self) -> None:
+        """Write the file, if one was asked for."""
         if self.path is not None:
             write_moving(self.path, self.frames)

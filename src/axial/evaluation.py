@@ -153,7 +153,7 @@ def evaluate(
         data=packed.description,
         index=index,
         elements=model.config.elements,
-        kind=_kind(packed),
+        kind=_kind(packed, model.config),
         labels=model.config.classes > 0,
         given=_given(model.config, packed),
         precision=computed,
@@ -349,8 +349,8 @@ def _figures(table: NDArray[np.float64], config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _kind(packed: Packed) -> str:
-    if packed.stack_frames:
+def _kind(packed: Packed, config: ModelConfig) -> str:
+    if packed.stack_frames or config.frames:
         return "clip"
     return "image" if len(packed.shape.axes) == 2 else "example"
 
@@ -359,7 +359,8 @@ def _given(config: ModelConfig, packed: Packed) -> str | None:
     """What is scored given what, as in: 15 frames given 1."""
     parts = []
     if known := config.given_channels:
-        unit, size = ("frame", packed.description.channels) if packed.stack_frames else ("", 1)
+        frames = packed.shape.frames or config.frames
+        unit, size = ("frame", config.channels // frames) if frames else ("", 1)
         if not unit or known % size:
             unit, size = "channel", 1
         parts.append((config.channels // size - known // size, unit, known // size))

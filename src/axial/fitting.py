@@ -1,7 +1,9 @@
 """Which data a model is scored on: that it fits the model, and is no part it was trained on."""
 
 import json
-from dataclasses import replace
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +11,72 @@ from axial.config import DataShape, ModelConfig
 from axial.data import Packed, is_packed, open_packed
 from axial.errors import AxialError, ConfigError, DataError, InputError
 from axial.packing import open_data
-from axial.sources.options import ReadOptions
-from axial.sources.recognise import open_source
+from axial.sources.options import ClipOptions, ReadOptions
+from axial.sources.recognise import is_video, open_source
 
 
 def as_modelled(packed: Packed, config: ModelConfig) -> Packed:
     """The data as the model takes it, frames stacked if need be; refused if it does not fit."""
+    return _fitted(packed, config.data)
+
+
+def as_clips(packed: Packed, wanted: DataShape) -> Packed:
+    """The same, but clips may have any number of frames."""
+    length = _length(packed.shape, wanted)
+    return _fitted(packed, wanted if length is None else wanted.lasting(length))
+
+
+def open_clips(
+    what: str | Path, scratch: Path, options: ClipOptions, lengths: Iterable[int]
+) -> Packed:
+    """What is to be continued; video in the longest clips, of these lengths, that it has."""
+    whole = ReadOptions(**asdict(options))
+    if not is_video(what):
+        return open_data(what, scratch, whole)
+    *longer, shortest = sorted(lengths, reverse=True)
+    for length in longer:
+        with suppress(DataError):  # the shortest says what is wrong
+            return open_data(what, scratch, replace(whole, frames=length))
+    return open_data(what, scratch, replace(whole, frames=shortest))
+
+
+def _fitted(packed: Packed, wanted: DataShape) -> Packed:
     shape, about = packed.shape, packed.description
     frames, *axes = shape.axes
-    stacked = (tuple(axes), frames * shape.channels) == (config.axes, config.channels)
-    if stacked and len(axes) > 1:
+    stacked = (tuple(axes), frames * shape.channels) == (wanted.axes, wanted.channels)
+    if stacked and len(axes) > 1 and wanted.frames in (None, frames):
         packed = open_packed(packed.path, stack_frames=True)
         shape = packed.shape
-    same = shape.axes == config.axes and shape.channels == config.channels
-    if not same or shape.values > config.values:
+    same = shape.axes == wanted.axes and shape.channels == wanted.channels
+    if not same and (length := _length(shape, wanted)) is not None:
+        raise InputError(
+            f"{about.title}: has clips of {length} frames, but the model takes {wanted.window}; "
+            f"give other --data"
+        )
+    if not same or shape.values > wanted.values:
         raise InputError(
             f"{about.title}: has examples of {_words(about.shape)}, but the model takes "
-            f"{_words(config)}; give other --data"
+            f"{_words(wanted)}; give other --data"
         )
-    if config.classes and shape.classes != config.classes:
+    if wanted.classes and shape.classes != wanted.classes:
         found = f"{shape.classes} classes" if shape.classes else "no labels"
         raise InputError(
-            f"{about.title}: has {found}, but the model is conditioned on {config.classes} "
+            f"{about.title}: has {found}, but the model is conditioned on {wanted.classes} "
             f"classes; give other --data"
         )
     return packed
+
+
+def _length(found: DataShape, wanted: DataShape) -> int | None:
+    """How many frames there are, where they are frames of the wanted kind."""
+    stacked, each = wanted.stacked_frames > 1, wanted.frame_channels
+    if wanted.window is None:
+        return None
+    if (found.axes[1:], found.channels) == (wanted.axes if stacked else wanted.axes[1:], each):
+        return found.axes[0]
+    if stacked and found.axes == wanted.axes and found.channels % each == 0:
+        return found.channels // each
+    return None
 
 
 def open_test(
@@ -68,7 +111,7 @@ def trained_on(checkpoint: Path) -> tuple[str, ReadOptions]:
         ) from error
 
 
-def _words(shape: DataShape | ModelConfig) -> str:
+def _words(shape: DataShape) -> str:
     axes = " x ".join(map(str, shape.axes))
     return f"{axes}, {shape.channels} channel{'s' * (shape.channels > 1)}, {shape.values} values"
 

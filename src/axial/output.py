@@ -6,14 +6,14 @@ Every file takes its name when it is finished; beside it, in JSON, stands how it
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from axial.completion import stacked_frames
-from axial.config import ModelConfig
+from axial.config import DataShape
 from axial.data import Array, dtype_for
 from axial.disk import replacing, write_text
 from axial.errors import DataError
@@ -23,11 +23,23 @@ _MILLISECONDS = 120
 _KINDS = ".png (a sheet), .npy (an array), .gif or .mp4 (video), or a folder of PNGs"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a picture shows, where that is more than what was drawn."""
+
+    x: Array
+    """Examples (n, *axes, c), -1 where there is nothing to see."""
+    kept: Array | None = None
+    """What was kept of each clip (*axes, c): frames wholly inside it are marked."""
+    group: int = 1
+    """How many one after another belong together."""
+
+
 class Output:
     """A place to write to, checked before any work is done."""
 
-    def __init__(self, path: Path, config: ModelConfig) -> None:
-        self.path, self.config = path, config
+    def __init__(self, path: Path, shape: DataShape) -> None:
+        self.path, self.shape = path, shape
         self.kind = path.suffix.lower()
         if self.kind not in (".png", ".npy", ".gif", ".mp4", ""):
             raise DataError(f"{path}: cannot hold what is drawn; use {_KINDS}")
@@ -37,59 +49,55 @@ class Output:
                 f"{path}: no place to write to; name a new one in a folder that is there"
             )
 
-    def write(self, x: Array, about: dict[str, Any], *, columns: int | None = None) -> None:
+    def write(self, x: Array, about: dict[str, Any], shown: Shown | None = None) -> None:
         """Write examples (n, *axes, c), and how they came about beside them."""
-        x = x.astype(dtype_for(self.config.values))
         text = json.dumps(about, indent=2) + "\n"
         with errors_of(self.path):
             if self.kind == "":
                 with replacing(self.path) as scratch:
                     self._write_folder(scratch, x, text)
                 return
-            self._write_file(x, columns)
+            if self.kind == ".npy":
+                with replacing(self.path) as scratch, scratch.open("wb") as file:
+                    np.save(file, x.astype(dtype_for(self.shape.values)), allow_pickle=False)
+            else:
+                self._write_pictures(shown or Shown(x=x))
             write_text(self.path.with_name(f"{self.path.name}.json"), text)
 
-    def _write_file(self, x: Array, columns: int | None) -> None:
+    def _write_pictures(self, shown: Shown) -> None:
+        how: dict[str, Any] = {"values": self.shape.values, "group": shown.group}
         if self.kind == ".png":
-            write_sheet(self.path, x, values=self.config.values, columns=columns)
-        elif self.kind == ".npy":
-            with replacing(self.path) as scratch, scratch.open("wb") as file:
-                np.save(file, x, allow_pickle=False)
+            frames = self.shape.stacked_frames
+            write_sheet(self.path, shown.x, kept=shown.kept, frames=frames, **how)
         else:
-            frames = [self._sheet(frame, columns) for frame in self._frames(x)]
-            write_moving(self.path, frames)
+            kept = np.zeros(shown.x.shape[1:], bool) if shown.kept is None else shown.kept
+            moments = zip(self._moments(shown.x), self._moments(kept[None]), strict=True)
+            pictures = [sheet(x, kept=part[0], frames=1, **how) for x, part in moments]
+            write_moving(self.path, pictures)
 
     def _write_folder(self, folder: Path, x: Array, text: str) -> None:
         folder.mkdir()
         (folder / "request.json").write_text(text)
-        shades = (x.astype(np.float64) * 255 / (self.config.values - 1)).round().astype(np.uint8)
+        shades = (x.astype(np.float64) * 255 / (self.shape.values - 1)).round().astype(np.uint8)
         for number, picture in enumerate(shades):
             pixels = picture if picture.shape[-1] == 3 else picture[..., 0]
             Image.fromarray(pixels).save(folder / f"{number:05}.png")
 
     def _check_data(self) -> None:
-        axes, channels = self.config.axes, self.config.channels
+        axes, channels = self.shape.axes, self.shape.channels
         if self.kind == "" and (len(axes) != 2 or channels not in (1, 3)):
             raise DataError(
                 f"{self.path}: a folder of PNGs holds grey or RGB pictures, not {len(axes)} axes "
                 f"of {channels} channels; use .png for a sheet, or .npy"
             )
-        if self.kind in (".gif", ".mp4") and not self._moving:
+        if self.kind in (".gif", ".mp4") and self.shape.window is None:
             raise DataError(f"{self.path}: holds video, and these do not move; use .png or .npy")
 
-    @property
-    def _moving(self) -> bool:
-        volume = len(self.config.axes) == 3 and self.config.channels in (1, 3)
-        return volume or (len(self.config.axes) == 2 and stacked_frames(self.config) is not None)
-
-    def _frames(self, x: Array) -> Array:
-        """(t, n, h, w, 1 or 3)."""
-        if len(self.config.axes) == 3:
-            return np.moveaxis(x, 1, 0)
-        return np.moveaxis(x.reshape(*x.shape[:-1], -1, 3), -2, 0)
-
-    def _sheet(self, x: Array, columns: int | None) -> Array:
-        return sheet(x, values=self.config.values, columns=columns)
+    def _moments(self, x: Array) -> list[Array]:
+        """One frame of each clip, again and again."""
+        shape, count = self.shape, self.shape.window or 0
+        frames = [x[shape.frames_at(t, t + 1)] for t in range(count)]
+        return frames if shape.stacked_frames > 1 else [frame[:, 0] for frame in frames]
 
 
 def write_moving(path: Path, frames: Sequence[Array]) -> None:

@@ -1,4 +1,8 @@
-"""Sheets of pictures and of maps: images in a grid, clips and volumes one row of slices each."""
+"""Sheets of pictures and of maps: images in a grid, clips and volumes in rows of slices.
+
+n examples, each of r rows of k tiles: one row for a clip or a volume; for more axes one for each
+index of the slower ones; and one for each channel that is neither grey nor part of a colour.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,32 +12,30 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from axial.config import DataShape
 from axial.data import Array, Packed
 from axial.disk import replacing
 from axial.errors import DataError
 
-_GAP = 2
+_GAP, _WIDE_GAP, _APART = 2, 4, 8
+"""Pixels between tiles, with room for frames, and between examples of several rows."""
 _BACKGROUND = 255
+_KEPT = (255, 120, 0)
+"""The frame around what was kept, or given."""
 _SMALLEST = 64
 _WIDEST = 1600
 _PAIRS = 4
 _LINE = 8
 
 
-def write_sheet(
-    path: Path | str, x: Array, *, values: int = 256, columns: int | None = None
-) -> None:
-    """Write examples (n, *axes, c) as one PNG.
-
-    Tiny ones are enlarged without smoothing. Elements are shown from black for 0 to white for
-    `values - 1`; one channel is grey, three are RGB, any other number is drawn side by side.
-    """
-    _write(path, sheet(x, values=values, columns=columns))
+def write_sheet(path: Path | str, x: Array, **how: Any) -> None:
+    """Write examples (n, *axes, c) as one PNG; `how` goes to `sheet`."""
+    _write(path, sheet(x, **how))
 
 
-def write_map(path: Path | str, x: Array, bits: Array, *, values: int = 256) -> None:
+def write_map(path: Path | str, x: Array, bits: Array, **how: Any) -> None:
     """Write examples (n, *axes, c) as one PNG, each with a map of the bits of its elements."""
-    _write(path, bit_map(x, bits, values=values))
+    _write(path, bit_map(x, bits, **how))
 
 
 def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
@@ -91,34 +93,49 @@ def write_preview(path: Path | str, packed: Packed) -> None:
     write_sheet(path, packed.rows(range(count)), values=packed.shape.values)
 
 
-def sheet(x: Array, *, values: int = 256, columns: int | None = None) -> Array:
-    """The pixels (h, w, 3) of the sheet."""
-    tiles = _shades(x, values)
-    per_example = len(tiles) // len(x)
-    tiles = _enlarged(tiles)
-    if columns is None:
-        fit = max(1, _WIDEST // (tiles.shape[2] + _GAP))
-        square = math.ceil(math.sqrt(len(tiles)))
-        columns = min(fit, square) if per_example == 1 else min(fit, per_example)
-    return _grid(tiles, columns, per_example)
+def sheet(
+    x: Array,
+    *,
+    values: int = 256,
+    columns: int | None = None,
+    frames: int | None = None,
+    kept: Array | None = None,
+    group: int = 1,
+) -> Array:
+    """The pixels (h, w, 3) of a sheet of examples (n, *axes, c), with -1 where there is nothing.
+
+    Tiny ones are enlarged without smoothing. Elements are shown from black for 0 to white for
+    `values - 1`; one channel is grey, three are RGB, of any other number each has its own row,
+    but for `frames` that lie in the channels. Tiles that lie wholly in `kept` (*axes, c) are
+    framed. Each `group` of examples stands by itself.
+    """
+    tiles = _tiles(x, frames)
+    pixels = _enlarged(_shades(tiles, values))
+    shown = np.asarray((tiles >= 0).any((-3, -2, -1)))
+    marked = np.zeros(shown.shape, bool)
+    if kept is not None:
+        marked |= _tiles(kept[None], frames).all((-3, -2, -1))
+    if shown.shape[1:] == (1, 1):
+        wide = group if group > 1 else min(_fit(pixels), math.ceil(math.sqrt(len(x))))
+        pixels, shown, marked = (_flowed(part, columns or wide) for part in (pixels, shown, marked))
+        columns, group = None, 1
+    gap = _GAP if kept is None else _WIDE_GAP
+    return _grid(pixels, shown, marked, columns=columns, group=group, gap=gap)
 
 
-def bit_map(x: Array, bits: Array, *, values: int = 256) -> Array:
+def bit_map(x: Array, bits: Array, *, values: int = 256, frames: int | None = None) -> Array:
     """The pixels (h, w, 3): beside each picture, or below each clip, where its bits go.
 
     The bits of a position, summed over its channels, are coloured on one scale, drawn below:
     up to what only one position in a thousand exceeds.
     """
-    pictures, where = _shades(x, values), _slices(bits).sum(-1)
+    tiles, where = _tiles(x, frames), _tiles(bits, frames).sum(-1)
     most = float(np.quantile(where, 0.999)) or 1.0
-    maps = _heat(where / most)
-    per_example = len(pictures) // len(x)
-    grouped = (len(x), 1, per_example, *pictures.shape[1:])
-    both = np.concatenate([pictures.reshape(grouped), maps.reshape(grouped)], 1)
-    tiles = _enlarged(both.reshape(-1, *pictures.shape[1:]))
-    fit = max(1, _WIDEST // (tiles.shape[2] + _GAP))
-    columns = min(fit, per_example) if per_example > 1 else 2 * max(1, min(fit // 2, _PAIRS))
-    return _with_scale(_grid(tiles, columns, per_example), most)
+    both = np.stack([_shades(tiles, values), _heat(where / most)], 1)
+    pixels = _enlarged(both.reshape(-1, *both.shape[2:]))
+    if pixels.shape[1:3] == (1, 1):
+        pixels = _flowed(pixels, 2 * max(1, min(_fit(pixels) // 2, _PAIRS)))
+    return _with_scale(_grid(pixels, pairs=2), most)
 
 
 def _with_scale(pixels: Array, most: float) -> Array:
@@ -139,44 +156,83 @@ def _heat(share: Array) -> Array:
     return (255 * np.clip(3 * share[..., None] - np.arange(3), 0, 1)).round().astype(np.uint8)
 
 
-def _shades(x: Array, values: int) -> Array:
-    """Every slice of every example, in order, as RGB (k, h, w, 3)."""
-    shades = (x.astype(np.float64) * 255 / max(1, values - 1)).round().clip(0, 255).astype(np.uint8)
-    tiles = _slices(shades)
-    return tiles.repeat(3, axis=-1) if tiles.shape[-1] == 1 else tiles
+def _tiles(x: Array, frames: int | None) -> Array:
+    """Every 2-D slice of every example, with one channel or three: (n, r, k, h, w, 1 or 3)."""
+    if x.ndim == 3:
+        x = x[:, None]  # a line is a picture one pixel high
+    shape = DataShape(axes=x.shape[1:-1], channels=x.shape[-1], frames=frames)
+    x = x.reshape(*x.shape[:-1], shape.stacked_frames, shape.frame_channels)
+    x = np.moveaxis(x, -2, 1)
+    x = x[:, None] if shape.frame_channels == 3 else np.moveaxis(x, -1, 1)[..., None]
+    slices = x.shape[1:-3]
+    last = max((place for place, size in enumerate(slices) if size > 1), default=0)
+    rows = math.prod(slices[:last])
+    return x.reshape(len(x), rows, -1, *x.shape[-3:])
+
+
+def _shades(tiles: Array, values: int) -> Array:
+    """Tiles as RGB."""
+    shades = (tiles.astype(np.float64) * 255 / max(1, values - 1)).round().clip(0, 255)
+    return np.broadcast_to(shades.astype(np.uint8), (*tiles.shape[:-1], 3))
 
 
 def _enlarged(tiles: Array) -> Array:
     """Tiny ones larger, without smoothing, and lines high enough to be seen."""
-    scale = max(1, _SMALLEST // max(tiles.shape[1:3]))
-    height = _LINE if tiles.shape[1] == 1 else 1
-    return tiles.repeat(scale * height, axis=1).repeat(scale, axis=2)
+    height, width = tiles.shape[-3:-1]
+    scale = max(1, _SMALLEST // max(height, width))
+    return tiles.repeat(scale * (_LINE if height == 1 else 1), axis=-3).repeat(scale, axis=-2)
 
 
-def _slices(x: Array) -> Array:
-    """Every 2-D slice of every example, in order, with one channel or three (k, h, w, 1 or 3)."""
-    if x.ndim == 3:
-        x = x[:, None]  # a line is a picture one pixel high
-    channels = x.shape[-1]
-    if channels not in (1, 3):
-        frames = 3 if channels % 3 == 0 else 1  # channel-stacked video, or planes of anything
-        x = x.reshape(*x.shape[:-1], channels // frames, frames)
-        x = np.moveaxis(x, -2, 1)
-    return x.reshape(-1, *x.shape[-3:])
+def _fit(tiles: Array) -> int:
+    """How many tiles stand side by side on one screen."""
+    return max(1, _WIDEST // (tiles.shape[-2] + _GAP))
 
 
-def _grid(tiles: Array, columns: int, per_example: int) -> Array:
-    """Tiles row by row; where an example has several, it begins a row of its own."""
-    count, height, width, _ = tiles.shape
-    lines = math.ceil(per_example / columns) if per_example > 1 else 1
-    examples = count // per_example
-    rows = examples * lines if per_example > 1 else math.ceil(count / columns)
-    canvas = np.full(
-        (rows * (height + _GAP) + _GAP, columns * (width + _GAP) + _GAP, 3), _BACKGROUND, np.uint8
-    )
-    for number, tile in enumerate(tiles):
-        example, part = divmod(number, per_example) if per_example > 1 else (0, number)
-        row, column = example * lines + part // columns, part % columns
-        top, left = _GAP + row * (height + _GAP), _GAP + column * (width + _GAP)
-        canvas[top : top + height, left : left + width] = tile
+def _flowed(tiles: Array, columns: int) -> Array:
+    """Examples of one tile each as rows of `columns`, the last filled up with zeros."""
+    room = np.zeros((-len(tiles) % columns, *tiles.shape[1:]), tiles.dtype)
+    return np.concatenate([tiles, room]).reshape(-1, 1, columns, *tiles.shape[3:])
+
+
+def _across(count: int, size: tuple[int, int], pairs: int) -> int:
+    """How many examples of a height and a width to put side by side."""
+    height, width = size
+    square = round(math.sqrt(count * height / width))
+    return max(1, min(square, _WIDEST // width) // pairs * pairs)
+
+
+def _grid(
+    tiles: Array,
+    shown: Array | None = None,
+    marked: Array | None = None,
+    *,
+    columns: int | None = None,
+    group: int = 1,
+    gap: int = _GAP,
+    pairs: int = 1,
+) -> Array:
+    """Tiles (n, r, k, h, w, 3) row by row, those that are `shown`; the `marked` ones framed.
+
+    Rows too long for a screen, or for `columns`, go on below, in lines of about one length.
+    Examples of several rows stand side by side, `pairs` together, where that makes a square.
+    """
+    count, rows, length, height, width, _ = tiles.shape
+    if columns is None:
+        columns = -(-length // -(-length // _fit(tiles)))
+    lines = -(-length // columns)
+    size = (rows * lines * (height + gap), columns * (width + gap))
+    apart = _APART if rows * lines > 1 else 0
+    across = _across(count, size, pairs) if apart and group == 1 else 1
+    example, row, number = np.indices((count, rows, length))
+    band, slot = example // across, example % across
+    top = gap + (row * lines + number // columns) * (height + gap) + band * (size[0] + apart)
+    top += example // group * _APART * 2 * (group > 1)
+    left = gap + number % columns * (width + gap) + slot * (size[1] + apart)
+    whole = (int(top.max()) + height + gap, int(left.max()) + width + gap, 3)
+    canvas = np.full(whole, _BACKGROUND, np.uint8)
+    for at in np.argwhere(np.ones(top.shape, bool) if shown is None else shown):
+        i, j = top[*at], left[*at]
+        if marked is not None and marked[*at]:
+            canvas[i - gap : i + height + gap, j - gap : j + width + gap] = _KEPT
+        canvas[i : i + height, j : j + width] = tiles[*at]
     return canvas

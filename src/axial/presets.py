@@ -4,7 +4,7 @@ A preset is a function from the shape of the data to a model and its training; i
 the data it is named after.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from axial.config import DataShape, Inner, ModelConfig, Recipe, TrainConfig
 from axial.errors import ConfigError
@@ -12,9 +12,8 @@ from axial.errors import ConfigError
 _DIGITS = DataShape(axes=(8, 8), values=17)
 _PICTURE = DataShape(axes=(32, 32), channels=3)
 _LARGE_PICTURE = DataShape(axes=(64, 64), channels=3)
-_VIDEO = DataShape(axes=(64, 64), channels=48)
-
 _FRAMES = 16
+_VIDEO = DataShape(axes=(64, 64), channels=3 * _FRAMES, frames=_FRAMES)
 
 
 def imagenet32(data: DataShape = _PICTURE) -> Recipe:
@@ -51,12 +50,13 @@ def imagenet64_released(data: DataShape = _LARGE_PICTURE) -> Recipe:
 
 def bair(data: DataShape = _VIDEO) -> Recipe:
     """The paper's BAIR experiment: 16 frames stacked as channels, the first one given."""
-    if data.channels % _FRAMES:
+    if data.frames not in (None, _FRAMES) or data.channels % _FRAMES:
+        found = f"{data.frames} frames" if data.frames else f"{data.channels} channels"
         raise ConfigError(
-            f"bair stacks {_FRAMES} frames as channels, but the data has {data.channels}: "
-            f"use clips of {_FRAMES} frames"
+            f"bair stacks {_FRAMES} frames as channels, but the data has {found}: use clips of "
+            f"{_FRAMES} frames, cut by --frames {_FRAMES} where they are longer"
         )
-    model = _paper(data, given_channels=data.channels // _FRAMES)
+    model = _paper(replace(data, frames=_FRAMES), given_channels=data.channels // _FRAMES)
     return Recipe(model=model, training=_authors(2e-4))
 
 

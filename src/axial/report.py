@@ -154,7 +154,8 @@ def _write(
         if found.labels and packed.labels is not None:
             label = torch.from_numpy(packed.labels[index])
         where = element_bits(model, x, label).numpy()
-        write_map(outputs.map, x.numpy(), where, values=packed.shape.values)
+        frames = packed.shape.frames or model.config.data.stacked_frames
+        write_map(outputs.map, x.numpy(), where, values=packed.shape.values, frames=frames)
     for path in filter(None, (outputs.json, outputs.per_example, outputs.map)):
         print(f"{path}: written", file=sys.stderr)
 

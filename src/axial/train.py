@@ -264,7 +264,10 @@ class _Loop:
             path.parent.mkdir(exist_ok=True)
             classes = self.model_config.classes
             columns = classes if 1 < classes <= _PICTURES else None
-            write_sheet(path, x.cpu().numpy(), values=self.model_config.values, columns=columns)
+            shape, known = self.model_config.data, always_given(self.model_config).numpy()
+            how = {"values": shape.values, "frames": shape.stacked_frames}
+            kept = known if known.any() else None
+            write_sheet(path, x.cpu().numpy(), columns=columns, kept=kept, **how)
             self.watch.picture(self.step, path)
 
     def finish(self) -> None:

@@ -7,8 +7,8 @@ from axial.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """How to read a source."""
+class ClipOptions:
+    """How to read a source whose clips are as long as a model asks."""
 
     split: str | None = None
     """Which part: train (the default where there are parts), test, valid, or the source's own."""
@@ -16,8 +16,6 @@ class ReadOptions:
     """Centre-crop pictures to a square and shrink them to this many pixels, by area."""
     patches: bool = False
     """Cut pictures into exact patches of --size instead; what is left at the edges is dropped."""
-    frames: int | None = None
-    """Cut video into clips of this many frames."""
     camera: Literal["main", "aux1"] = "main"
     """Which camera of the BAIR robot."""
     channels_last: bool = False
@@ -40,13 +38,21 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         for name in ("size", "frames", "values"):
-            value, least = getattr(self, name), 2 if name == "values" else 1
+            value, least = getattr(self, name, None), 2 if name == "values" else 1
             if value is not None and value < least:
                 raise DataError(f"--{name} is {value}: use at least {least}")
         if self.channels_last and self.channels_none:
             raise DataError("--channels-last and --channels-none exclude each other: give one")
         if self.patches and not self.size:
             raise DataError("--patches needs to know how large they are: give --size too")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(ClipOptions):
+    """How to read a source."""
+
+    frames: int | None = None
+    """Cut video into clips of this many frames."""
 
 
 @dataclass(frozen=True, kw_only=True)

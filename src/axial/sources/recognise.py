@@ -30,11 +30,25 @@ def open_source(what: str | Path, options: ReadOptions | None = None) -> Source:
     return source
 
 
+def is_video(what: str | Path) -> bool:
+    """Whether a source has to be told how long its clips are to be."""
+    try:
+        return (
+            Path(what).exists() and _reader(Path(what), ReadOptions(frames=1)) is video.open_video
+        )
+    except (OSError, DataError):  # what is wrong comes out on opening it
+        return False
+
+
+def _reader(path: Path, options: ReadOptions) -> _Opener:
+    return _folder(path, options) if path.is_dir() else _file(path)
+
+
 def _open(what: str | Path, options: ReadOptions) -> Source:
     path = Path(what)
     try:
         if path.exists():
-            return (_folder(path, options) if path.is_dir() else _file(path))(path, options)
+            return _reader(path, options)(path, options)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if str(what) == "digits":

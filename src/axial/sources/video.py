@@ -85,7 +85,8 @@ def _clips(path: Path, options: ReadOptions) -> Iterator[Record]:
         yield Record(f"{path}: clip {number}", np.stack(clip)[None])
     if not number:
         raise DataError(
-            f"{path}: has {len(clip)} frames, fewer than a clip; use --frames {max(1, len(clip))}"
+            f"{path}: has {len(clip)} frames, fewer than a clip of {length}; use a longer one, or "
+            f"ask for fewer frames"
         )
 
 

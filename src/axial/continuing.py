@@ -1,0 +1,162 @@
+"""What `axial complete` does: opens clips or pictures, draws what is missing, shows all of it."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from axial.causal import order
+from axial.completion import complete, is_exact, kept_part
+from axial.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
+from axial.data import Array, Packed
+from axial.drawing import Growing, Studio
+from axial.errors import ConfigError, DataError
+from axial.fitting import as_clips, open_clips
+from axial.model import AxialTransformer
+from axial.output import Output, Shown
+from axial.ranks import ranks
+from axial.sliding import Sliding, prolong
+from axial.sources.options import ClipOptions
+
+
+def continue_(
+    checkpoint: Path,
+    source: str,
+    out: Path,
+    what: CompleteConfig,
+    how: SampleConfig,
+    device: str | None,
+    reading: ClipOptions,
+) -> None:
+    """Complete examples of a source, and write them beside the originals."""
+    with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
+        studio = Studio(checkpoint, how, team)
+        task = _Task(studio.model.config, what)
+        output = Output(out, task.result)
+        packed = task.open(source, Path(scratch), reading)
+        originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
+        known = torch.from_numpy(task.known(originals))
+        if what.candidates == 1 and team.main and not task.exact:
+            print(
+                "what is kept of later channels is forced on what is drawn before it: not the "
+                "exact conditional; --candidates K comes nearer as K grows",
+                file=sys.stderr,
+            )
+
+        def run(first: int, count: int, finished: Callable[[Tensor], None]) -> Tensor:
+            number = torch.arange(first, first + count)
+            of = number // how.count
+            label = studio.label(
+                number, None if packed.labels is None else packed.labels[of.numpy()]
+            )
+            more = {} if what.candidates > 1 else {"finished": finished}
+            settings = {"candidates": what.candidates, "first": first, "label": label}
+            return task.draw(studio.model, known[of], **settings, **studio.how, **more)
+
+        growing = Growing(None, task.result)
+        x = studio.shared(len(originals) * how.count, run, growing, task.lines)
+        if team.main:
+            about = studio.about() | {"source": source} | asdict(what)
+            output.write(x, about, task.shown(originals, known.numpy(), x))
+            print(f"{out}: {len(originals)} examples, {how.count} continuations of each")
+
+
+class _Task:
+    """What is kept of each example, and how many frames a clip is to have in the end."""
+
+    def __init__(self, config: ModelConfig, what: CompleteConfig) -> None:
+        self.config, self.shape = config, config.data
+        self.frames = what.frames or self.shape.window
+        self.slide: Sliding | None = None
+        if what.frames is not None or what.overlap is not None:
+            self.slide = Sliding(config, what.overlap)
+        self.mask = self._mask(what)
+        self.windows = [] if self.mask.all() else [torch.from_numpy(self.mask[0])]
+        if self.slide is not None and self.frames is not None:
+            begun = self.shape.frames_in(self.mask.shape)
+            if begun >= self.frames and self.mask[self.shape.frames_at(0, self.frames)].all():
+                raise ConfigError(f"frames is {self.frames}, and all of them are kept: use more")
+            self.windows += [self.slide.kept] * self.slide.windows(begun, self.frames)
+
+    @property
+    def result(self) -> DataShape:
+        """The shape of what is drawn."""
+        return self.shape if self.frames is None else self.shape.lasting(self.frames)
+
+    def _mask(self, what: CompleteConfig) -> Array:
+        """What is kept of the first window, or of more than one, all of it: (1, *axes, c)."""
+        if self.slide is not None and what.keep is not None and what.keep >= self.slide.length:
+            longer = self.shape.lasting(what.keep)
+            return np.ones((1, *longer.axes, longer.channels), bool)
+        kept = kept_part(self.config, keep=what.keep, keep_channels=what.keep_channels)
+        return kept.numpy()[None]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every window is drawn from the exact conditional."""
+        return all(is_exact(self.config, kept) for kept in self.windows)
+
+    @property
+    def lines(self) -> int:
+        """How many lines have something to draw, in all windows."""
+        places = order(self.config).view(-1, self.config.plane_axes[-1])
+        return sum(int((~kept.flatten()[places]).any(1).sum()) for kept in self.windows)
+
+    def open(self, source: str, scratch: Path, reading: ClipOptions) -> Packed:
+        """The examples to continue: clips of any length that hold what is to be kept."""
+        if self.shape.window is None:
+            return as_clips(open_clips(source, scratch, reading, [1]), self.shape)
+        least = 1 + int(np.flatnonzero(self._by_frame(self.mask).any(1))[-1])
+        lengths = {max(least, length or 1) for length in (1, self.shape.window, self.frames)}
+        packed = as_clips(open_clips(source, scratch, reading, lengths), self.shape)
+        found = self.shape.frames_in((len(packed), *packed.row_shape))
+        if found < least:
+            raise DataError(
+                f"{source}: has clips of {found} frames, fewer than the {least} to keep; use a "
+                f"smaller --keep, or longer clips"
+            )
+        return packed
+
+    def known(self, originals: Array) -> Array:
+        """What is kept of the originals, -1 elsewhere."""
+        if self.shape.window is None:
+            return np.where(self.mask, originals, -1)
+        begun = self.shape.frames_in(self.mask.shape)
+        return np.where(self.mask, self._lasting(originals, begun), -1)
+
+    def draw(self, model: AxialTransformer, known: Tensor, **how: Any) -> Tensor:
+        """Complete what is known, in one window or in several."""
+        if self.slide is None or self.frames is None:
+            return complete(model, known, **how)
+        return prolong(model, known, self.frames, overlap=self.slide.overlap, **how)
+
+    def shown(self, originals: Array, known: Array, drawn: Array) -> Shown:
+        """Each original, what was kept of it unless marks show that, and its continuations."""
+        parts, kept = [originals, known], None
+        if self.frames is not None:
+            parts = [self._lasting(part, self.frames) for part in parts]
+            kept = self._lasting(np.where(self.mask, 0, -1), self.frames)[0] == 0
+            each = self._by_frame(kept[None])
+            parts = parts[:1] if (each.all(1) | ~each.any(1)).all() else parts
+        drawn = drawn.reshape(len(originals), -1, *drawn.shape[1:])
+        x = np.concatenate([*(part[:, None] for part in parts), drawn], 1)
+        return Shown(x=x.reshape(-1, *x.shape[2:]), kept=kept, group=x.shape[1])
+
+    def _lasting(self, x: Array, frames: int) -> Array:
+        """Clips cut to so many frames, or with -1 for those that are missing."""
+        longer = self.shape.lasting(frames)
+        out = np.full((len(x), *longer.axes, longer.channels), -1)
+        both = self.shape.frames_at(0, min(frames, self.shape.frames_in(x.shape)))
+        out[both] = x[both]
+        return out
+
+    def _by_frame(self, mask: Array) -> Array:
+        """The elements of each frame (t, n) of a mask (1, *axes, c)."""
+        frames = range(self.shape.frames_in(mask.shape))
+        return np.stack([mask[self.shape.frames_at(t, t + 1)].reshape(-1) for t in frames])
