@@ -30,7 +30,7 @@ from axial.batches import TrainingBatches
 from axial.causal import given
 from axial.config import DataShape, ModelConfig, TrainConfig
 from axial.cost import forward_flops, parameters, training_flops
-from axial.data import Array, Packed, open_packed
+from axial.data import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
 from axial.model import AxialTransformer
 from axial.pictures import write_sheet
@@ -61,6 +61,7 @@ def model_config(shape: DataShape, form: str, args: argparse.Namespace) -> Model
     return ModelConfig(
         axes=shape.axes,
         channels=shape.channels,
+        frames=shape.frames,
         values=shape.values,
         width=args.width,
         heads=args.heads,
@@ -68,7 +69,7 @@ def model_config(shape: DataShape, form: str, args: argparse.Namespace) -> Model
         decoder_layers=decoder,
         mlp_ratio=MLP_RATIO,
         dropout=args.dropout,
-        given_channels=GIVEN * args.channels if form == "stacked" else 0,
+        given_channels=GIVEN * shape.frame_channels if form == "stacked" else 0,
         given_steps=GIVEN if form == "grid" else 0,
     )
 
@@ -166,7 +167,6 @@ def train(args: argparse.Namespace) -> None:
         for split in ("train", "validation", "test")
     }
     shape = parts["train"].shape
-    args.channels = parts["train"].description.channels
     config = model_config(shape, args.form, args)
     batch = args.batch or max(1, POSITIONS // math.prod(shape.axes))
     training = TrainConfig(
@@ -197,7 +197,7 @@ def train(args: argparse.Namespace) -> None:
         result = {
             "form": args.form,
             **found.to_json(),
-            "by_frame": by_frame(found, config, args.channels),
+            "by_frame": by_frame(found, config),
             "validation": timed.best,
             "model": config.to_json(),
             "parameters": parameters(config),
@@ -219,11 +219,12 @@ def train(args: argparse.Namespace) -> None:
         print(f"{time.monotonic() - begun:.1f} s")
 
 
-def by_frame(found: Evaluation, config: ModelConfig, channels: int) -> list[float]:
+def by_frame(found: Evaluation, config: ModelConfig) -> list[float]:
     """Bits/dim of each frame that is not given."""
     values = found.per_row if config.given_steps else found.per_channel
     scored = np.array([value for value in values if value is not None])
-    return scored.reshape(-1, 1 if config.given_steps else channels).mean(1).tolist()
+    each = 1 if config.given_steps else config.data.frame_channels
+    return scored.reshape(-1, each).mean(1).tolist()
 
 
 def continue_clips(
@@ -241,14 +242,9 @@ def continue_clips(
     drawn = axial.draw(model, len(known), given=known, seed=args.seed, batch=len(known))
     rows = drawn.cpu().numpy().reshape(len(x), CONTINUATIONS, *x.shape[1:])
     both = np.concatenate([x[:, None], rows], 1).reshape(-1, *x.shape[1:])
-    write_sheet(args.out / "continuations.png", as_clips(both, model.config, args.channels))
-
-
-def as_clips(x: Array, config: ModelConfig, channels: int) -> Array:
-    """Examples of either form as (n, t, h, w, c)."""
-    if config.given_steps:
-        return x
-    return np.moveaxis(x.reshape(*x.shape[:-1], -1, channels), -2, 1)
+    kept = given(model.config).numpy()
+    how = {"frames": model.config.frames, "kept": kept, "group": 1 + CONTINUATIONS}
+    write_sheet(args.out / "continuations.png", both, **how)
 
 
 def write_parts(folder: Path, model: AxialTransformer) -> None:
