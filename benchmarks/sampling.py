@@ -99,9 +99,8 @@ def measure(setting: Setting, sides: list[int], device: str) -> dict[str, dict[i
             if _is_extrapolated(method, side, device):
                 found[method][side] = extrapolated(model, x, method)
             else:
-                repeats = 3 if method == "cached" else int(side <= 16)
                 run = _drawing(model, setting.batch, method)
-                found[method][side] = seconds(run, repeats=repeats)
+                found[method][side] = seconds(run, repeats=2)
     return found
 
 

@@ -75,20 +75,22 @@ class Memory:
         self.rows = block.to_qkv.weight.new_zeros(length, batch, 3 * block.width)
         self.seen = block.to_qkv.weight.new_empty(batch, block.width)
         self.seen_rle = self.seen.view(batch * self.heads, 1, -1)
-        self.views: dict[int, tuple[Tensor, ...]] = {}
+        self.views: dict[int, tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]] = {}
         enough = max(_FEWEST, math.ceil(_FEWEST_PRODUCTS / self.seen_rle.shape[-1]))
         self.fewest = min(length, enough if enough <= length else _FEWEST)
 
-    def until(self, j: int) -> tuple[Tensor, ...]:
+    def until(self, j: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """Row j, a mask (1, 1, m), and of the first m rows q (r, 1, e), k (r, e, m), v (r, m, e).
 
-        They are all up to j, and a few more where that is faster.
+        They are all up to j, and a few more where that is faster: then there is a mask.
         """
         if j not in self.views:
             steps = max(j + 1, self.fewest)
             q, k, v = self.rows[:steps].view(steps, len(self.seen_rle), 3, -1).unbind(2)
-            mask = self.rows.new_zeros(1, 1, steps)
-            mask[..., j + 1 :] = -math.inf
+            mask = None
+            if steps > j + 1:
+                mask = self.rows.new_zeros(1, 1, steps)
+                mask[..., j + 1 :] = -math.inf
             q, k, v = q[j].unsqueeze(1), k.permute(1, 2, 0), v.transpose(0, 1)
             self.views[j] = self.rows[j], mask, q, k, v
         return self.views[j]

@@ -34,7 +34,8 @@ def pass_block(
     row, mask, q, k, v = memory.until(j)
     normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
     torch.addmm(to_qkv.bias, normed, to_qkv.weight, out=row)
-    torch.bmm(torch.baddbmm(mask, q, k).softmax(-1), v, out=memory.seen_rle)
+    scores = torch.bmm(q, k) if mask is None else torch.baddbmm(mask, q, k)
+    torch.bmm(scores.softmax(-1), v, out=memory.seen_rle)
     x.addmm_(memory.seen, to_out.weight).add_(to_out.bias)
     normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
     hidden = torch.addmm(mlp_in.bias, normed, mlp_in.weight)
@@ -107,9 +108,13 @@ class Line:
             certain = F.one_hot(line.clamp(min=0), noise.shape[-1]).double().log()
             noise = torch.where(known.unsqueeze(-1), certain, noise)
         noises, places, bases = noise.unbind(1), line.unbind(1), base.unbind(1)
+        scores = torch.empty_like(noises[0], memory_format=torch.contiguous_format)
+        argmax = scores.numpy().argmax  # for a few rows much faster than torch's
+        chosen = [place.numpy() for place in places]
 
         def put(j: int, logits: Tensor) -> Tensor:
-            torch.argmax(noises[j] + logits, -1, out=places[j])
+            torch.add(noises[j], logits, out=scores)
+            argmax(-1, chosen[j])
             x = self.table.index_select(0, places[j])
             return x.add_(bases[j + 1]) if j + 1 < self.length else x
 
