@@ -72,14 +72,20 @@ RELEASED = Setting("authors' ImageNet32 size, 8/8/8 layers", 3, 1536, 16, 8, 0, 
 
 def seconds(run: Callable[[], object], *, repeats: int) -> float:
     """The fastest of some runs, after one that does not count."""
-    found = []
+    return in_turn({"": run}, repeats=repeats)[""]
+
+
+def in_turn(runs: dict[str, Callable[[], object]], *, repeats: int) -> dict[str, float]:
+    """The fastest of some runs of each, one after another: a machine's moods befall all of them."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats + 1):
-        _finish()
-        start = time.perf_counter()
-        run()
-        _finish()
-        found.append(time.perf_counter() - start)
-    return min(found[1:] or found)
+        for name, run in runs.items():
+            _finish()
+            start = time.perf_counter()
+            run()
+            _finish()
+            found[name].append(time.perf_counter() - start)
+    return {name: min(times[1:] or times) for name, times in found.items()}
 
 
 def _finish() -> None:
@@ -94,13 +100,14 @@ def measure(setting: Setting, sides: list[int], device: str) -> dict[str, dict[i
         model = setting.model(side, device)
         shape = (setting.batch, side, side, setting.channels)
         x = torch.randint(model.config.values, shape, device=device)
-        found["scoring"][side] = seconds(lambda: bits(model, x), repeats=3)  # noqa: B023
+        runs: dict[str, Callable[[], object]] = {"scoring": lambda: bits(model, x)}  # noqa: B023
         for method in METHODS[1:]:
             if _is_extrapolated(method, side, device):
                 found[method][side] = extrapolated(model, x, method)
             else:
-                run = _drawing(model, setting.batch, method)
-                found[method][side] = seconds(run, repeats=2)
+                runs[method] = _drawing(model, setting.batch, method)
+        for method, spent in in_turn(runs, repeats=3).items():
+            found[method][side] = spent
     return found
 
 

@@ -21,9 +21,6 @@ from axial.errors import ConfigError, InputError
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
 MOST_LINES = 65_535
 
-# Numbers below which a CPU attends from one step by sums instead of by products.
-_FEW_KEYS = 1 << 20
-
 # Standard deviation of a standard normal cut off at two standard deviations.
 _TRUNCATED_STD = 0.87962566103423978
 
@@ -110,11 +107,7 @@ class AxialAttention(nn.Module):
         q, k, v = self._project(x, None)
         assert start == 0 or q.shape[1] == 1
         k, v = cache.add(k, v, start)
-        if start and k.device.type == "cpu" and k.numel() < _FEW_KEYS:
-            seen = _attend_by_sums(q, k, v)
-        else:
-            seen = self.mix(q, k, v, causal=start == 0)
-        return self.to_out(seen.reshape(x.shape))
+        return self.to_out(self.mix(q, k, v, causal=start == 0).reshape(x.shape))
 
     def cache(self, batch: int, axes: Sequence[int]) -> LineCache:
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""
@@ -211,14 +204,6 @@ class AxialAttention(nn.Module):
                 f"memory of shape {tuple(memory.shape)} does not lie beside x of shape "
                 f"{tuple(x.shape)}: all but axis {self.axis} must be equal, or 1"
             )
-
-
-def _attend_by_sums(
-    q: Float[Tensor, "r 1 f n e"], k: Float[Tensor, "r m f n e"], v: Float[Tensor, "r m f n e"]
-) -> Float[Tensor, "r f n e"]:
-    """Attention of one step: for few keys faster than many tiny products."""
-    weights = (q * k).sum(-1).mul_(q.shape[-1] ** -0.5).softmax(1)
-    return (weights.unsqueeze(-1) * v).sum(1)
 
 
 def _attend(

@@ -20,7 +20,7 @@ from torch import Tensor
 from axial.causal import shift, stack, unstack
 from axial.kernel_levels import KernelLine, KernelStep, fast_kernels
 from axial.layers import LSTM, Blocks
-from axial.lines import Line, sensible_threads
+from axial.lines import Line, Step, sensible_threads
 from axial.model import AxialTransformer
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
@@ -64,10 +64,12 @@ class Caches:
     def __init__(self, model: AxialTransformer, batch: int) -> None:
         self.decoders, kernels = _outer(model), fast_kernels(model)
         self.outer = [level.caches(batch, model.config.plane_axes) for level in self.decoders]
-        self.steps: list[KernelStep] = []
+        levels = zip(self.decoders, self.outer, strict=True)
+        self.steps: list[Step] | list[KernelStep] = []
         if kernels is not None:
-            levels = zip(self.decoders, self.outer, strict=True)
             self.steps = [KernelStep(*level, kernels) for level in levels]
+        elif model.embedding.weight.device.type == "cpu":
+            self.steps = [Step(*level) for level in levels]
         self.line: Line | KernelLine
         if kernels is None or isinstance(model.inner_decoder, LSTM):
             self.line = Line(model, batch)

@@ -1,10 +1,11 @@
-"""The inner level along one line, element by element: folded weights, a cache, the choice.
+"""Steps of the decoder's levels: folded weights, a cache, and on the last level the choice.
 
-On a CUDA device a whole line, choices included, is recorded once and then replayed for every
-line: nothing inside it waits for the host. On a CPU small steps run on one thread. Where Triton
-is there, bf16 models take kernel_levels.py instead.
+A CPU takes one step of an outer level on folded weights, and small steps on one thread. On a CUDA
+device a whole line, choices included, is recorded once and then replayed for every line: nothing
+inside it waits for the host. Where Triton is there, bf16 models take kernel_levels.py instead.
 
-b batch, l length of a line, s its first steps, d width, v values, n heads, e width of a head.
+b batch, l length of a line, s its first steps, d width, v values, n heads, e width of a head, *slab
+the faster axes of an outer level, r lines, f faster axes folded, m known steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from axial.attention import LineCache
 from axial.folded import Folded, FoldedBlock, Memory, fold
 from axial.layers import LSTM, NORM_EPS, Blocks
 from axial.model import AxialTransformer
@@ -23,6 +25,9 @@ from axial.recording import Recording
 _WORTH_THREADS = 3e6
 """Products of a call below which a second thread costs more than it brings: it must be waited
 for, and on a busy machine that takes a thousand times as long as the call."""
+
+_FEW_KEYS = 1 << 20
+"""Numbers below which attention from one step is faster by sums than by products."""
 
 
 def pass_block(
@@ -61,6 +66,43 @@ def choose(
     place = line[:, j]
     torch.where(place < 0, drawn, place, out=place)
     return table.index_select(0, place).add_(base[:, min(j + 1, line.shape[1] - 1)])
+
+
+class Step:
+    """One step of an outer level on a CPU: its masked axis in the caches, its faster axes there."""
+
+    def __init__(self, decoder: Blocks, caches: list[LineCache | None]) -> None:
+        self.caches = caches
+        self.attentions = [block.attention for block in decoder]
+        self.blocks = [FoldedBlock(block) for block in decoder]
+
+    def advance(self, x: Float[Tensor, "b *slab d"], start: int) -> Float[Tensor, "b *slab d"]:
+        """What `Blocks.advance` does with one step."""
+        grid, shape = x.shape[:-1], x.shape[-1:]
+        x = x.reshape(-1, *shape).clone()
+        for block, attention, cache in zip(self.blocks, self.attentions, self.caches, strict=True):
+            normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
+            qkv = torch.addmm(block.to_qkv.bias, normed, block.to_qkv.weight)
+            q, k, v = attention.parts(qkv.view(*grid, -1))
+            if cache is not None:
+                k, v = cache.add(k, v, start)
+            if cache is not None and k.numel() < _FEW_KEYS:
+                seen = _attend_by_sums(q, k, v)
+            else:
+                seen = attention.mix(q, k, v, causal=False, scale=1.0)
+            x.addmm_(seen.reshape(x.shape), block.to_out.weight).add_(block.to_out.bias)
+            normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
+            hidden = torch.addmm(block.mlp_in.bias, normed, block.mlp_in.weight)
+            x.addmm_(F.silu(hidden, inplace=True), block.mlp_out.weight).add_(block.mlp_out.bias)
+        return x.view(*grid, -1)
+
+
+def _attend_by_sums(
+    q: Float[Tensor, "r 1 f n e"], k: Float[Tensor, "r m f n e"], v: Float[Tensor, "r m f n e"]
+) -> Float[Tensor, "r f n e"]:
+    """Attention of one step, the scale in its query: for few keys faster than tiny products."""
+    weights = (q * k).sum(-1).softmax(1)
+    return (weights.unsqueeze(-1) * v).sum(1)
 
 
 class Line:

@@ -53,8 +53,8 @@ def threefry(
         if turn % 4 == 3:
             step = turn // 4 + 1
             x0 += keys[step % 3]
-            x1 += keys[(step + 1) % 3]
-            x1 += step
+            later = keys[(step + 1) % 3] + step
+            x1 += later if isinstance(later, Tensor) else _word(later)
     return x0, x1
 
 
