@@ -140,13 +140,13 @@ def report_channels(config: ModelConfig, team: Ranks, peak: float | None, *, bat
     """The same step with 48 channels and with 3."""
     print("training one channel of many", flush=True)
     seconds = []
-    for channels, known in ((config.channels, config.given_channels), (3, 0)):
-        small = replace(config, channels=channels, given_channels=known)
+    few = replace(config, channels=3, frames=None, given_channels=0)
+    for small in (config, few):
         found = measure(small, batch, team, recompute=False)
         if found is None:
-            print(f"  {channels} channels: does not fit memory")
+            print(f"  {small.channels} channels: does not fit memory")
             return
-        print(f"  {channels} channels, {training_flops(small) / 1e12:.3f} TFLOP an example:")
+        print(f"  {small.channels} channels, {training_flops(small) / 1e12:.3f} TFLOP an example:")
         report_step(small, found, peak)
         seconds.append(found.seconds)
     print(f"  {config.channels} channels take {seconds[0] / seconds[1]:.3f} of the time of 3")
