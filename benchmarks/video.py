@@ -40,11 +40,11 @@ from axial.trainer import State, Trainer
 
 GIVEN = 1
 """Frames that are known."""
-WIDTH, HEADS, MLP_RATIO = 384, 6, 2
+WIDTH, HEADS, MLP_RATIO = 256, 4, 2
 LAYERS = {"stacked": (6, (6, 4)), "grid": (3, (6, 4, 3)), "grey grid": (0, (6, 6, 4))}
 """Of the encoder and of each decoder level: 16 in all. One channel needs no encoder."""
-POSITIONS = 163_840
-"""In one step: one channel of 40 examples of 64 x 64, or of 2 of 20 x 64 x 64."""
+POSITIONS = 81_920
+"""In one step: one channel of 20 examples of 64 x 64, or of 1 of 20 x 64 x 64."""
 RATE, WARM_UP = 1e-3, 200
 SCORES, SCORING_SHARE = 10, 0.05
 """How often the validation clips are scored in a run, and what of the time that may take."""
