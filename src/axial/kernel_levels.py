@@ -106,6 +106,7 @@ class KernelLine:
         Returns whether all logits were finite numbers. What is known is stepped through too.
         """
         if self.recording is None:
+            self.place.zero_()  # after `ask` it is beyond the line, and recording writes there
             self.recording = Recording(self._choose_next)
         self._begin(line, base)
         self.noise.copy_(noise)
