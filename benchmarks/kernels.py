@@ -25,7 +25,15 @@ from axial.lines import Line
 TILES = {
     1: [],
     16: [Tile(16, 16, 256), Tile(16, 32, 256), Tile(16, 32, 128)],
-    64: [Tile(64, 16, 128), Tile(64, 32, 128), Tile(64, 32, 64, 4, 6), Tile(32, 32, 128)],
+    32: [Tile(32, 32, 256), Tile(32, 32, 128)],
+    64: [
+        Tile(64, 16, 128, fetching=True),
+        Tile(64, 16, 128),
+        Tile(64, 32, 128),
+        Tile(64, 32, 64, 4, 6),
+        Tile(32, 32, 128),
+    ],
+    128: [Tile(128, 16, 128, fetching=True), Tile(64, 32, 128), Tile(64, 64, 128)],
     256: [Tile(64, 32, 128), Tile(64, 64, 64), Tile(64, 64, 128), Tile(128, 32, 128)],
 }
 """Worth trying, by batch size."""

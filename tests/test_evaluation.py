@@ -168,6 +168,9 @@ def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
     )
     grid = evaluate(tiny_model(config((3, 3, 4), channels=2, given_steps=1)), packed)
     assert "bits/dim, 2 steps given 1, +- " in str(grid) and "(4 examples," in str(grid)
+    pictures = write(tmp_path / "stacked.npy", stacked.numpy().astype(np.uint8), values=3)
+    told = evaluate(tiny_model(config((3, 4), channels=6, frames=3, given_channels=2)), pictures)
+    assert "bits/dim, 2 frames given 1, +- " in str(told) and "(4 clips," in str(told)
     odd = evaluate(tiny_model(config((3, 4), channels=6, given_channels=1)), packed)
     assert "bits/dim, 5 channels given 1, +- " in str(odd)
 

@@ -43,6 +43,21 @@ def test_the_walk_sees_the_logits_of_scoring_in_the_order_of_prediction(name, ca
         torch.testing.assert_close(found_logits, logits[:, element], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["1d", "2d-channels", "2d-given-both", "3d-colour-clip"])
+def test_one_example_stands_for_all_only_where_nothing_tells_them_apart(name):
+    """Without label and context, what is given still differs from example to example."""
+    found = VARIANTS[name]
+    model, seen = tiny_model(found), {}
+    x, _, _ = random_input(found, 3)
+    start = x.clone()
+    start[:, ~given(found)] = -1
+    with torch.no_grad():
+        walk(model, start, recite(x, seen), caches=Caches(model, 3))
+        logits = model(x).flatten(1, -2)
+    for element, found_logits in seen.items():
+        torch.testing.assert_close(found_logits, logits[:, element], rtol=0, atol=1e-10)
+
+
 def gumbel_max(found, count, seed):
     """The choice that `draw` makes."""
     images = torch.arange(count)
@@ -135,11 +150,13 @@ def test_a_known_prefix_is_taken_in_at_once(name):
     decoder = caches.line.decoder
     decoder.step = count_calls(calls, "step", decoder.step)
     decoder.fill = count_calls(calls, "fill", decoder.fill)
+    outer = caches.decoders[0]
+    outer.advance = count_calls(calls, "rows", outer.advance)
     kept = x.clone()
     kept.view(2, -1)[:, order(found)[-3:]] = -1
     with torch.no_grad():
         walk(model, kept, recite(x, {}), caches=caches)
-    assert torch.equal(kept, x) and calls == {"fill": 1, "step": 3}
+    assert torch.equal(kept, x) and calls == {"rows": 1, "fill": 1, "step": 3}
 
 
 def test_every_finished_line_is_told_with_what_is_known_so_far():

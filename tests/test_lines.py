@@ -13,7 +13,7 @@ from axial.causal import order
 from axial.folded import fold
 from axial.incremental import Caches, walk
 from axial.kernel_levels import KernelLine, KernelStep
-from axial.lines import sensible_threads
+from axial.lines import Line, sensible_threads
 
 gpu = pytest.mark.gpu
 BIG = config((4, 6), channels=3, values=20, width=48, heads=3, decoder_layers=(2, 3), mlp_ratio=2)
@@ -42,6 +42,36 @@ def test_one_thread_serves_small_steps_and_all_come_back():
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", ["1d", "2d-deep", "2d-lstm"])
+def test_what_a_gpu_records_draws_what_a_cpu_draws(name):
+    found = VARIANTS[name]
+    line, generator = Line(tiny_model(found), 3), torch.Generator().manual_seed(1)
+    base = torch.randn(3, line.length, found.width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(3, line.length, found.values, generator=generator, dtype=torch.float64)
+    known = torch.randint(found.values, (3, line.length), generator=generator)
+    known[torch.rand(known.shape, generator=generator) < 0.7] = -1
+    on_cpu, recorded = known.clone(), known.clone()
+    with torch.no_grad():
+        line.draw(on_cpu, base, 0, noise)
+        line._choose_along(recorded, base, noise)
+    assert torch.equal(recorded, on_cpu) and (recorded >= 0).all()
+    assert torch.equal(recorded[known >= 0], known[known >= 0])
+
+
+def test_a_step_leaves_its_input_and_few_keys_or_many_make_no_difference(monkeypatch):
+    found = VARIANTS["2d-deep"]
+    model, outs = tiny_model(found), []
+    x = torch.randn(2, 1, found.axes[1], found.width, dtype=torch.float64)
+    before = x.clone()
+    for few in (lines._FEW_KEYS, 0):
+        monkeypatch.setattr(lines, "_FEW_KEYS", few)
+        step = Caches(model, 2).steps[0]
+        with torch.no_grad():
+            outs.append(torch.stack([step.advance(x, start) for start in range(3)]))
+        assert torch.equal(x, before)
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
 
 
 @gpu
@@ -198,6 +228,21 @@ def test_the_kernels_give_the_logits_of_scoring(dtype, known, batch):
     assert torch.equal(start, x) and set(seen) == set(order(BIG)[known:].tolist())
     worst = max(float((logits - wanted[:, e]).abs().max()) for e, logits in seen.items())
     assert worst < (1e-4 if dtype == torch.float32 else 0.25)
+
+
+@gpu
+def test_a_line_that_was_asked_is_drawn_and_nothing_beyond_it_is_written():
+    model = tiny_model(BIG, dtype=torch.bfloat16).to("cuda")
+    line = kernel_caches(model, 2).line
+    room = torch.full((2 * line.length + 1,), -1, device="cuda")
+    line.line = room[:-1].view(2, -1)
+    base = torch.randn(2, line.length, BIG.width, device="cuda").bfloat16()
+    noise = torch.zeros(2, line.length, BIG.values, device="cuda", dtype=torch.float64)
+    asked, drawn = torch.full((2, 2, line.length), -1, device="cuda")
+    with torch.no_grad():
+        line.ask(asked, base, 0, lambda j, logits: logits.argmax(-1))
+        line.draw(drawn, base, 0, noise)
+    assert torch.equal(asked, drawn) and room[-1] == -1
 
 
 @gpu

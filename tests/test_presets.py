@@ -47,6 +47,8 @@ def test_bair_models_fifteen_frames_given_one():
     assert found.elements == 15 * 64 * 64 * 3
     with pytest.raises(ConfigError, match="16 frames as channels, but the data has 30"):
         PRESETS["bair"](DataShape(axes=(64, 64), channels=30))
+    with pytest.raises(ConfigError, match="but the data has 32 frames"):
+        PRESETS["bair"](DataShape(axes=(64, 64), channels=96, frames=32))
 
 
 @pytest.mark.parametrize("data", ANY_DATA, ids=str)

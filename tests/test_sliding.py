@@ -150,6 +150,7 @@ def test_half_of_the_window_is_kept_and_all_that_is_given(found, overlap, wanted
         (FORMS["four-axes"], {"overlap": 1}, "overlap is 1: a window of 4 frames can keep 2 to 3"),
         (FORMS["stacked"], {"overlap": 4}, "overlap is 4: a window of 4 frames can keep 1 to 3"),
         (FORMS["grid"], {"frames": 0}, "frames is 0"),
+        (FORMS["grid"], {"noise": torch.zeros(1, 1)}, "noise= serves one window only"),
         (config((3, 4), channels=3), {}, "this model has no frames"),
         (config((3, 4), channels=6, given_steps=1), {}, "given a part of each"),
         (config((4, 2, 2), channels=3, given_channels=1), {}, "given a part of each"),

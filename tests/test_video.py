@@ -93,6 +93,13 @@ def test_the_preset_of_the_paper_scores_15_frames_given_1(tmp_path, capsys):
     assert not (tmp_path / "no").exists()
 
 
+def test_colour_frames_are_not_taken_for_as_many_channels_of_grey_ones(tmp_path):
+    save(tiny_model(config((4, 4), channels=6, frames=6, values=256)), tmp_path / "grey")
+    colour = write(tmp_path / "colour.npy", np.zeros((2, 2, 4, 4, 3), np.uint8))
+    message = refused("evaluate", tmp_path / "grey", "--data", colour, "--device", "cpu")
+    assert "has examples of 2 x 4 x 4, 3 channels" in message
+
+
 STACKED = config((4, 4), channels=4, frames=4, given_channels=1, values=256)
 MODELS = {
     "stacked": STACKED,

@@ -70,11 +70,10 @@ class Memory:
     """
 
     def __init__(self, block: FoldedBlock, batch: int, length: int) -> None:
-        self.heads = block.heads
         self.rows: Float[Tensor, "l b nse"]
         self.rows = block.to_qkv.weight.new_zeros(length, batch, 3 * block.width)
         self.seen = block.to_qkv.weight.new_empty(batch, block.width)
-        self.seen_rle = self.seen.view(batch * self.heads, 1, -1)
+        self.seen_rle = self.seen.view(batch * block.heads, 1, -1)
         self.views: dict[int, tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]] = {}
         enough = max(_FEWEST, math.ceil(_FEWEST_PRODUCTS / self.seen_rle.shape[-1]))
         self.fewest = min(length, enough if enough <= length else _FEWEST)

@@ -26,7 +26,8 @@ from axial.recording import Recording
 def fast_kernels(model: AxialTransformer) -> ModuleType | None:
     """Those of kernels.py, where they serve this model."""
     weight, config = model.embedding.weight, model.config
-    if weight.device.type == "cuda" and importlib.util.find_spec("triton"):
+    nvidia = weight.device.type == "cuda" and torch.version.hip is None
+    if nvidia and importlib.util.find_spec("triton"):
         from axial import kernels
 
         if kernels.usable(weight.dtype, config.width, config.mlp_ratio * config.width):
@@ -106,6 +107,7 @@ class KernelLine:
         Returns whether all logits were finite numbers. What is known is stepped through too.
         """
         if self.recording is None:
+            self.place.zero_()  # after `ask` it is beyond the line, and recording writes there
             self.recording = Recording(self._choose_next)
         self._begin(line, base)
         self.noise.copy_(noise)

@@ -47,13 +47,14 @@ class Tile:
 def tile(x: Tensor) -> Tile:
     """The fastest for (b, i) of those that benchmarks/kernels.py tries."""
     (rows, inputs), size = x.shape, x.element_size()
+    most = (256 if overlapping() else 128) // size  # older GPUs share less memory
     if rows <= 32:
-        return Tile(16 if rows <= 16 else 32, 32, _depth(inputs, 512 // size))
+        return Tile(16 if rows <= 16 else 32, 32, _depth(inputs, 2 * most))
     if rows <= 64:
-        return Tile(64, 16, _depth(inputs, 256 // size), fetching=True)
+        return Tile(64, 16, _depth(inputs, most), fetching=True)
     if rows <= 128:
-        return Tile(128, 16, _depth(inputs, 256 // size), fetching=True)
-    return Tile(64, 64, _depth(inputs, 256 // size))
+        return Tile(128, 16, _depth(inputs, most), fetching=True)
+    return Tile(64, 64, _depth(inputs, most))
 
 
 def _depth(inputs: int, most: int) -> int:

@@ -34,15 +34,20 @@ def pass_block(
     x: Float[Tensor, "b d"], block: FoldedBlock, memory: Memory, j: int
 ) -> Float[Tensor, "b d"]:
     """Take element j through a block; `x` may be overwritten, the memory takes the element in."""
-    shape, to_qkv, to_out = block.shape, block.to_qkv, block.to_out
-    mlp_in, mlp_out = block.mlp_in, block.mlp_out
+    to_qkv, to_out = block.to_qkv, block.to_out
     row, mask, q, k, v = memory.until(j)
-    normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
+    normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
     torch.addmm(to_qkv.bias, normed, to_qkv.weight, out=row)
     scores = torch.bmm(q, k) if mask is None else torch.baddbmm(mask, q, k)
     torch.bmm(scores.softmax(-1), v, out=memory.seen_rle)
     x.addmm_(memory.seen, to_out.weight).add_(to_out.bias)
-    normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
+    return _add_mlp(x, block)
+
+
+def _add_mlp(x: Tensor, block: FoldedBlock) -> Tensor:
+    """The second half of a block, in place."""
+    mlp_in, mlp_out = block.mlp_in, block.mlp_out
+    normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
     hidden = torch.addmm(mlp_in.bias, normed, mlp_in.weight)
     return x.addmm_(F.silu(hidden, inplace=True), mlp_out.weight).add_(mlp_out.bias)
 
@@ -78,10 +83,10 @@ class Step:
 
     def advance(self, x: Float[Tensor, "b *slab d"], start: int) -> Float[Tensor, "b *slab d"]:
         """What `Blocks.advance` does with one step."""
-        grid, shape = x.shape[:-1], x.shape[-1:]
-        x = x.reshape(-1, *shape).clone()
+        grid = x.shape[:-1]
+        x = x.reshape(-1, x.shape[-1]).clone()
         for block, attention, cache in zip(self.blocks, self.attentions, self.caches, strict=True):
-            normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
+            normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
             qkv = torch.addmm(block.to_qkv.bias, normed, block.to_qkv.weight)
             q, k, v = attention.parts(qkv.view(*grid, -1))
             if cache is not None:
@@ -91,9 +96,7 @@ class Step:
             else:
                 seen = attention.mix(q, k, v, causal=False, scale=1.0)
             x.addmm_(seen.reshape(x.shape), block.to_out.weight).add_(block.to_out.bias)
-            normed = torch.layer_norm(x, shape, None, None, NORM_EPS, False)
-            hidden = torch.addmm(block.mlp_in.bias, normed, block.mlp_in.weight)
-            x.addmm_(F.silu(hidden, inplace=True), block.mlp_out.weight).add_(block.mlp_out.bias)
+            _add_mlp(x, block)
         return x.view(*grid, -1)
 
 

@@ -87,7 +87,8 @@ def draw(
                 finished(x)
 
         choose = GumbelMax(noise_of, device)
-        with evaluating(model):
+        # Graphs and kernels go to the current device, whichever the model is on.
+        with evaluating(model), torch.cuda.device(device if device.type == "cuda" else -1):
             _METHODS[method](model, x[rows], choose, *told, caches=caches, finished=tell)
         if not choose.finite:
             raise InputError(

@@ -96,6 +96,8 @@ def prolong(
     `overlap` frames of what there is, half of its own unless told. `how` goes to `complete`.
     Window w of clip i takes the noise of image i + w * 2**40, so that no two share any.
     """
+    if how.get("noise") is not None:
+        raise ConfigError("noise= serves one window only: use seed= for clips of several")
     slide, frames = Sliding(model.config, overlap), as_integer("frames", frames, at_least=1)
     begun = slide.begun(start)
     shape = slide.shape
