@@ -210,6 +210,7 @@ def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatc
         ("two", ["--out", "folder"], "not 2 axes of 2 channels"),
         ("grey", ["--out", "nowhere/a.png"], "nowhere/a.png: no place to write to"),
         ("grey", ["--out", "full"], "full: no place to write to"),
+        ("grey", ["--out", f"{'x' * 300}.npy"], "cannot be written (File name too long)"),
         ("grey", ["--trace", "t.png"], "t.png: no place for a trace"),
         ("continuing", [], "continues what it is given; use axial complete"),
         ("nothing", [], "no such checkpoint"),

@@ -359,3 +359,22 @@ def learned(folder, x, capsys, how):
         )
     with Image.open(folder / "s.gif") as moving:
         assert moving.n_frames == x.shape[1]
+
+
+def test_a_video_damaged_in_the_middle_is_one_line_and_no_hang(tmp_path):
+    noise = np.random.default_rng(0)
+    path = tmp_path / "damaged.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for x in noise.integers(0, 256, (40, 64, 64, 3), np.uint8):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(x, format="rgb24")))
+        container.mux(stream.encode())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3 : len(data) // 3 + 4000] = noise.bytes(4000)
+    path.write_bytes(data)
+    command = ["data", path, "--frames", 6, "--workers", 1, "--out", tmp_path / "a.npy"]
+    run = [sys.executable, "-m", "axial", *map(str, command)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "cannot be decoded at frame" in done.stderr
+    assert not (tmp_path / "a.npy").exists()

@@ -44,10 +44,12 @@ class Output:
         if self.kind not in (".png", ".npy", ".gif", ".mp4", ""):
             raise DataError(f"{path}: cannot hold what is drawn; use {_KINDS}")
         self._check_data()
-        if not path.parent.is_dir() or (path.is_dir() if self.kind else not _is_free(path)):
-            raise DataError(
-                f"{path}: no place to write to; name a new one in a folder that is there"
-            )
+        with errors_of(path):  # a name too long to be one
+            taken = path.is_dir() if self.kind else not _is_free(path)
+            if taken or not path.parent.is_dir():
+                raise DataError(
+                    f"{path}: no place to write to; name a new one in a folder that is there"
+                )
 
     def write(self, x: Array, about: dict[str, Any], shown: Shown | None = None) -> None:
         """Write examples (n, *axes, c), and how they came about beside them."""

@@ -122,7 +122,7 @@ def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
     if not container.streams.video:
         raise DataError(f"{path}: holds no video, only {_kinds(container)}; use another file")
     stream = container.streams.video[0]
-    stream.thread_type = "AUTO"
+    stream.thread_type = "SLICE"  # with one thread a frame, closing hangs after damage
     return container.decode(stream)
 
 
