@@ -211,7 +211,10 @@ def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatc
         ("grey", ["--out", "nowhere/a.png"], "nowhere/a.png: no place to write to"),
         ("grey", ["--out", "full"], "full: no place to write to"),
         ("grey", ["--out", f"{'x' * 300}.npy"], "cannot be written (File name too long)"),
+        ("grey", ["--out", "beside.npy"], "beside.npy: no place to write to"),
+        ("grey", ["--count", str(2 * 10**9)], "not enough memory for this; ask for fewer"),
         ("grey", ["--trace", "t.png"], "t.png: no place for a trace"),
+        ("volume", ["--out", "a.gif", "--trace", "./a.gif"], "a.gif: is what is drawn itself"),
         ("continuing", [], "continues what it is given; use axial complete"),
         ("nothing", [], "no such checkpoint"),
     ],
@@ -222,9 +225,11 @@ def test_a_request_that_cannot_be_met_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("keep")
+    (tmp_path / "beside.npy.json").mkdir()
     arguments = arguments if "--out" in arguments else [*arguments, "--out", "a.png"]
     assert message in refused("sample", checkpoints / name, *arguments)
-    assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine.txt"]
+    left = sorted(path.name for path in tmp_path.rglob("*"))
+    assert left == ["beside.npy.json", "full", "mine.txt"]
 
 
 @pytest.mark.parametrize(
@@ -237,10 +242,15 @@ def test_a_request_that_cannot_be_met_leaves_nothing(
     ],
 )
 def test_what_cannot_be_completed_leaves_nothing(
-    checkpoints, pictures, tmp_path, arguments, message
+    checkpoints, pictures, tmp_path, arguments, message, capsys
 ):
     out = ["--channels-last", "--out", tmp_path / "a.png"]
     assert message in refused("complete", checkpoints / "colour", pictures, *out, *arguments)
+    wrong = refused("complete", checkpoints / "colour", pictures, *out, "--keep", 1, "--label", 1)
+    assert "this model is unconditional" in wrong and capsys.readouterr().err == ""
+    onto = ["--channels-last", "--keep", 1, "--out", pictures]
+    wrong = refused("complete", checkpoints / "colour", pictures, *onto)
+    assert "colour.npy: is what is to be continued" in wrong
     wrong = refused("complete", checkpoints / "grey", pictures, *out, "--keep", "1")
     assert "has examples of 5 x 4, 3 channels" in wrong
     assert list(tmp_path.iterdir()) == []

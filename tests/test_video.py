@@ -266,6 +266,8 @@ def test_colour_frames_along_an_axis_are_said_to_be_forced_once(checkpoints, tmp
         ("stacked", ["--keep", 2, "--frames", 2], "frames is 2, and all of them are kept"),
         ("stacked", ["--keep", 5, "--frames", 5], "frames is 5, and all of them are kept"),
         ("stacked", ["--frames", 0], "frames is 0"),
+        ("stacked", ["--keep", 1, "--frames", 2 * 10**9], "not enough memory for this"),
+        ("stacked", ["--keep", 4, "--frames", 9, "--keep-channels", 1], "is for one window"),
         ("stacked", ["--frames", 9, "--overlap", 0], "overlap is 0"),
         ("stacked", ["--frames", 9, "--overlap", 4], "overlap is 4: a window of 4 frames can keep"),
         ("grid", ["--overlap", 7], "overlap is 7: a window of 4 frames can keep 1 to 3"),

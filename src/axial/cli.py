@@ -349,12 +349,22 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except AxialError as error:
         sys.exit(f"axial: {' '.join(str(error).splitlines())}")
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        sys.exit("axial: not enough memory for this; ask for fewer, shorter or smaller ones")
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing more can be said there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory gave out: numpy says so by a type, torch in words."""
+    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(part in str(error) for part in words)
 
 
 def _dispatch(args: Sequence[str] | None) -> None:

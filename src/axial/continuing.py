@@ -39,6 +39,8 @@ def continue_(
         studio = Studio(checkpoint, how, team)
         task = _Task(studio.model.config, what)
         output = Output(out, task.result)
+        if Path(source).exists() and Path(source).resolve() == out.resolve():
+            raise DataError(f"{out}: is what is to be continued; name another file for the result")
         packed = task.open(source, Path(scratch), reading)
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
@@ -77,12 +79,16 @@ class _Task:
         if what.frames is not None or what.overlap is not None:
             self.slide = Sliding(config, what.overlap)
         self.mask = self._mask(what)
-        self.windows = [] if self.mask.all() else [torch.from_numpy(self.mask[0])]
+        self.windows: list[tuple[Tensor, int]] = []
+        """What is kept of a window, and how many keep that."""
+        if not self.mask.all():
+            self.windows.append((torch.from_numpy(self.mask[0]), 1))
         if self.slide is not None and self.frames is not None:
             begun = self.shape.frames_in(self.mask.shape)
             if begun >= self.frames and self.mask[self.shape.frames_at(0, self.frames)].all():
                 raise ConfigError(f"frames is {self.frames}, and all of them are kept: use more")
-            self.windows += [self.slide.kept] * self.slide.windows(begun, self.frames)
+            if further := self.slide.windows(begun, self.frames):
+                self.windows.append((self.slide.kept, further))
 
     @property
     def result(self) -> DataShape:
@@ -92,6 +98,8 @@ class _Task:
     def _mask(self, what: CompleteConfig) -> Array:
         """What is kept of the first window, or of more than one, all of it: (1, *axes, c)."""
         if self.slide is not None and what.keep is not None and what.keep >= self.slide.length:
+            if what.keep_channels is not None:
+                raise ConfigError("keep_channels is for one window: leave it out, or keep less")
             longer = self.shape.lasting(what.keep)
             return np.ones((1, *longer.axes, longer.channels), bool)
         kept = kept_part(self.config, keep=what.keep, keep_channels=what.keep_channels)
@@ -100,13 +108,15 @@ class _Task:
     @property
     def exact(self) -> bool:
         """Whether every window is drawn from the exact conditional."""
-        return all(is_exact(self.config, kept) for kept in self.windows)
+        return all(is_exact(self.config, kept) for kept, _ in self.windows)
 
     @property
     def lines(self) -> int:
         """How many lines have something to draw, in all windows."""
         places = order(self.config).view(-1, self.config.plane_axes[-1])
-        return sum(int((~kept.flatten()[places]).any(1).sum()) for kept in self.windows)
+        return sum(
+            count * int((~kept.flatten()[places]).any(1).sum()) for kept, count in self.windows
+        )
 
     def open(self, source: str, scratch: Path, reading: ClipOptions) -> Packed:
         """The examples to continue: clips of any length that hold what is to be kept."""

@@ -39,6 +39,8 @@ def sample(
         config = studio.model.config
         output = Output(out, config.data)
         growing = Growing(trace, config.data)
+        if trace is not None and trace.resolve() == out.resolve():
+            raise DataError(f"{trace}: is what is drawn itself; name another file for the trace")
         if config.given_channels or config.given_steps:
             raise ConfigError(f"{checkpoint}: continues what it is given; use axial complete")
 
@@ -74,6 +76,14 @@ class Studio:
             "method": how.method,
             "batch": self.batch,
         }
+        self._check_label()
+
+    def _check_label(self) -> None:
+        """Refuse a label that the model does not take, before anything else is said."""
+        if self.asked.label is not None:
+            config = self.model.config
+            x = torch.zeros(1, *config.axes, config.channels, dtype=torch.long)
+            self.model.check(x, self.label(torch.zeros(1)))
 
     def label(self, number: Tensor, known: Array | None = None) -> Tensor | None:
         """The label asked for, or that of the example, or each class in turn."""

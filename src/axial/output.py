@@ -45,7 +45,9 @@ class Output:
             raise DataError(f"{path}: cannot hold what is drawn; use {_KINDS}")
         self._check_data()
         with errors_of(path):  # a name too long to be one
-            taken = path.is_dir() if self.kind else not _is_free(path)
+            taken = not _is_free(path)
+            if self.kind:
+                taken = path.is_dir() or self._beside.is_dir()
             if taken or not path.parent.is_dir():
                 raise DataError(
                     f"{path}: no place to write to; name a new one in a folder that is there"
@@ -64,7 +66,12 @@ class Output:
                     np.save(file, x.astype(dtype_for(self.shape.values)), allow_pickle=False)
             else:
                 self._write_pictures(shown or Shown(x=x))
-            write_text(self.path.with_name(f"{self.path.name}.json"), text)
+            write_text(self._beside, text)
+
+    @property
+    def _beside(self) -> Path:
+        """Where it stands how a file was drawn."""
+        return self.path.with_name(f"{self.path.name}.json")
 
     def _write_pictures(self, shown: Shown) -> None:
         how: dict[str, Any] = {"values": self.shape.values, "group": shown.group}
