@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from axial import AxialTransformer, ModelConfig
+from axial import AxialTransformer, ModelConfig, save
 
 torch.set_num_threads(1)
 
@@ -85,6 +85,13 @@ def tiny_model(config, *, seed=0, dtype=torch.float64):
         if name.endswith("bias") or "norm" in name:
             torch.nn.init.normal_(parameter, mean=float("norm.weight" in name), std=0.2)
     return model.to(dtype).eval()
+
+
+def saved(models, folder):
+    """Tiny models by name, each in a folder of its own."""
+    for name, found in models.items():
+        save(tiny_model(found, dtype=torch.float32), folder / name)
+    return folder
 
 
 def random_input(config, batch, *, seed=1):

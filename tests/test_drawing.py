@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import config, tiny_model
+from conftest import config, saved
 from PIL import Image
 
 import axial.sample
-from axial import draw, save
+from axial import draw
 from axial.cli import main
 from axial.drawing import share
 
@@ -29,10 +29,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    for name, found in MODELS.items():
-        save(tiny_model(found, dtype=torch.float32), folder / name)
-    return folder
+    return saved(MODELS, tmp_path_factory.mktemp("models"))
 
 
 def run(command, checkpoint, *arguments):

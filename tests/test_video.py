@@ -11,7 +11,7 @@ import formats
 import numpy as np
 import pytest
 import torch
-from conftest import config, tiny_model
+from conftest import config, saved, tiny_model
 from PIL import Image
 from test_data import write
 from test_sources import video
@@ -111,10 +111,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    for name, found in MODELS.items():
-        save(tiny_model(found, dtype=torch.float32), folder / name)
-    return folder
+    return saved(MODELS, tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

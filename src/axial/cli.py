@@ -22,7 +22,7 @@ import tyro
 import axial
 from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainConfig
 from axial.describe import describe
-from axial.errors import AxialError, ConfigError
+from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.presets import PRESETS
 from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
@@ -350,7 +350,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except AxialError as error:
         sys.exit(f"axial: {' '.join(str(error).splitlines())}")
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         sys.exit("axial: not enough memory for this; ask for fewer, shorter or smaller ones")
     except BrokenPipeError:
@@ -359,12 +359,6 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory gave out: numpy says so by a type, torch in words."""
-    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
-    return isinstance(error, MemoryError) or any(part in str(error) for part in words)
 
 
 def _dispatch(args: Sequence[str] | None) -> None:

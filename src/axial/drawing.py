@@ -1,4 +1,4 @@
-"""What `axial sample` does: draw in batches of one size, shared by the ranks.
+"""What `axial sample` does, and how `axial complete` draws too: in batches, shared by the ranks.
 
 A picture depends on the model, the seed, its number and the batch size: not on how many are drawn,
 nor on how many ranks draw them.

@@ -23,3 +23,9 @@ class DataError(AxialError):
 
 class TrainingError(AxialError):
     """A training run that cannot go on."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory gave out: numpy says so by a type, torch in words."""
+    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(part in str(error) for part in words)

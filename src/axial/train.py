@@ -17,7 +17,7 @@ from axial.causal import given as always_given
 from axial.checkpoint import fingerprint, is_model, load, save
 from axial.config import ModelConfig, TrainConfig
 from axial.data import Packed
-from axial.errors import CheckpointError, TrainingError
+from axial.errors import CheckpointError, TrainingError, is_out_of_memory
 from axial.evaluation import evaluate
 from axial.events import EventFile
 from axial.model import AxialTransformer
@@ -88,7 +88,7 @@ def train(
     except OSError as error:
         raise run.unwritable(run.folder, error) from error
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         raise TrainingError(
             f"{run.folder}: does not fit memory; start anew with a smaller --batch or --width, or "
