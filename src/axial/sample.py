@@ -23,6 +23,8 @@ _WORKING_BYTES = 1 << 30
 """What a drawing may take on a CPU; on other devices it is a quarter of their memory."""
 _NOISE_AHEAD_CPU, _NOISE_AHEAD = 1 << 17, 1 << 24
 """Numbers of noise computed together: what a CPU's cache holds, what keeps a GPU busy."""
+_NOISE_WORK = 100
+"""Operations that one of them takes."""
 
 
 def draw(
@@ -139,7 +141,8 @@ class _SeededNoise:
             return self._of(line)
         if place not in self.ready:
             elements = self.lines[place : place + self.at_once].flatten()
-            with sensible_threads(len(self.images) * len(elements) * self.values):
+            numbers = len(self.images) * len(elements) * self.values
+            with sensible_threads(numbers * _NOISE_WORK):
                 noise = torch.split(self._of(elements), len(line), 1)
             self.ready = dict(enumerate(noise, place))
         return self.ready.pop(place)
