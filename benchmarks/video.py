@@ -1,7 +1,7 @@
 """Video in two forms at equal time on one GPU: frames stacked as channels, and the 3-D grid.
 
-    python benchmarks/video.py train DATA --form stacked --out RUN [--dropout 0.2 --flip]
-    python benchmarks/video.py train DATA --form grid --out RUN [--dropout 0.2 --flip]
+    python benchmarks/video.py train DATA --form stacked --out RUN [--dropout 0.2 --turn]
+    python benchmarks/video.py train DATA --form grid --out RUN [--dropout 0.2 --turn]
     python benchmarks/video.py table RUN ...              what the runs found, side by side
     python benchmarks/video.py join RUN --out CHECKPOINT  what `axial.load` takes
 
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 import axial
@@ -80,13 +81,15 @@ class Timed:
     So the learning rate, a cosine over the steps, comes to zero as the time does.
     """
 
-    def __init__(self, trainer: Trainer, validation: Packed, seconds: float, log: Path) -> None:
-        self.trainer, self.validation, self.seconds = trainer, validation, seconds
-        self.log = log
+    def __init__(
+        self, trainer: Trainer, validation: Packed, log: Path, args: argparse.Namespace
+    ) -> None:
+        self.trainer, self.validation, self.seconds = trainer, validation, args.seconds
+        self.turn, self.shift, self.log = args.turn, args.shift, log
         self.log.write_text("")
         self.best, self.weights = math.inf, State()
         self.compiling = self.scoring = 0.0
-        self.due = seconds / SCORES
+        self.due = self.seconds / SCORES
         self.step = self.memory = 0
         self.pace: list[float] = []
 
@@ -96,7 +99,9 @@ class Timed:
         first, look = 0, 1
         with closing(batches.stream()) as stream:
             while self.step < self.trainer.config.steps:
-                reading = self.trainer.step(self.step, next(stream))
+                batch, random = next(stream), np.random.default_rng(self.step)
+                vary(batch.x.numpy(), random, turn=self.turn, shift=self.shift)
+                reading = self.trainer.step(self.step, batch)
                 self.step += 1
                 if self.step < look:
                     continue
@@ -158,6 +163,29 @@ class Timed:
             file.write(json.dumps(record) + "\n")
 
 
+def vary(
+    x: NDArray[np.unsignedinteger[Any]], random: np.random.Generator, *, turn: bool, shift: int
+) -> None:
+    """Change square clips (b, [t,] h, w, c) in place: turn and mirror them, move them about.
+
+    Where a clip moves away from an edge, that edge is repeated.
+    """
+    for clip in x:
+        changed = clip
+        if turn:
+            down, right, over = (1 - 2 * random.integers(2, size=3)).tolist()
+            changed = changed[..., ::down, ::right, :]
+            changed = changed.swapaxes(-3, -2) if over < 0 else changed
+        if shift:
+            places = np.arange(clip.shape[-2])
+            rows, columns = (
+                np.clip(places + random.integers(-shift, shift + 1), 0, places[-1])
+                for _ in range(2)
+            )
+            changed = changed[..., rows[:, None], columns, :]
+        clip[...] = changed.copy()
+
+
 def train(args: argparse.Namespace) -> None:
     """Train one form for some seconds, test it, draw continuations, write what was found."""
     stacked = args.form == "stacked"
@@ -185,7 +213,7 @@ def train(args: argparse.Namespace) -> None:
         with team.device:
             model = AxialTransformer(config)
         trainer = Trainer(model, training, team)
-        timed = Timed(trainer, parts["validation"], args.seconds, args.out / "log.jsonl")
+        timed = Timed(trainer, parts["validation"], args.out / "log.jsonl", args)
         timed.run(TrainingBatches(parts["train"], batch, seed=args.seed, flip=args.flip))
         best = AxialTransformer.from_weights(config, timed.weights)
         each, spent = statistics.median(timed.pace), timed.elapsed
@@ -201,7 +229,8 @@ def train(args: argparse.Namespace) -> None:
             "validation": timed.best,
             "model": config.to_json(),
             "parameters": parameters(config),
-            "training": training.to_json() | {"steps": timed.step, "flip": args.flip},
+            "training": training.to_json() | {"steps": timed.step},
+            "changes": {"flip": args.flip, "turn": args.turn, "shift": args.shift},
             "seconds": spent,
             "seconds_compiling": timed.compiling,
             "seconds_each_step": each,
@@ -285,7 +314,7 @@ def describe(found: dict[str, Any]) -> str:
     frames = " ".join(f"{bits:.3f}" for bits in found["by_frame"])
     lines = [
         f"{found['data']['title']}, {found['form']}: {found['bits_per_dim']:.4f} bits/dim +- "
-        f"{found['standard_error']:.4f} on {found['examples']} clips; validation "
+        f"{found['standard_error'] or math.nan:.4f} on {found['examples']} clips; validation "
         f"{found['validation']:.4f}",
         f"{found['parameters']:,} parameters, {found['training']['steps']:,} steps of "
         f"{found['training']['batch']} in {found['seconds']:.0f} s, "
@@ -315,6 +344,8 @@ def main() -> None:
     step.add_argument("--warm-up", type=int, default=WARM_UP, help="steps")
     step.add_argument("--dropout", type=float, default=0.0)
     step.add_argument("--flip", action="store_true", help="mirror clips at random")
+    step.add_argument("--turn", action="store_true", help="turn and mirror clips all ways")
+    step.add_argument("--shift", type=int, default=0, help="move clips by up to so many places")
     step.add_argument("--seed", type=int, default=0)
     step.add_argument("--limit", type=int, help="test only the first so many clips")
     step.add_argument("--draw", type=int, default=4, help="clips to continue")

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 # Data flows down the page, imports point up it.
 LAYERS = """errors disk protobuf progress recording
 config crc32c ranks tensors
-cost causal noise bundle data runs
+cost causal noise bundle data runs line_kernels
+line_attention
 attention describe batches pictures sources events
 layers survey packing
 model folded

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from axial.config import as_integer, check_heads
 from axial.errors import ConfigError, InputError
+from axial.line_attention import attend_lines, serves
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
 MOST_LINES = 65_535
@@ -94,8 +95,16 @@ class AxialAttention(nn.Module):
         `memory` has the axes of `x`, but any length along `axis`; other axes may have length 1
         and are then shared by all lines.
         """
-        q, k, v = self._project(x, memory)
-        return self.to_out(self.mix(q, k, v, causal=self.causal).reshape(x.shape))
+        if memory is None:
+            self._check(x, None)
+            qkv = self._folded(self.to_qkv(x), parts=3)
+            if not (self.training and self.dropout) and serves(qkv):
+                seen = attend_lines(qkv, self.causal)
+            else:
+                seen = self.mix(*qkv.unbind(-2), causal=self.causal)
+        else:
+            seen = self.mix(*self._project(x, memory), causal=self.causal)
+        return self.to_out(seen.reshape(x.shape))
 
     def advance(
         self, x: Float[Tensor, "b *axes d"], cache: LineCache, start: int
