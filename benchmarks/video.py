@@ -3,6 +3,7 @@
     python benchmarks/video.py train DATA --form stacked --out RUN [--dropout 0.2 --turn]
     python benchmarks/video.py train DATA --form grid --out RUN [--dropout 0.2 --turn]
     python benchmarks/video.py table RUN ...              what the runs found, side by side
+    python benchmarks/video.py where RUN ... --data DATA  bits where it moves, and not
     python benchmarks/video.py join RUN --out CHECKPOINT  what `axial.load` takes
 
 `DATA` is what benchmarks/video_clips.py writes. Both forms have as many blocks, the same width and
@@ -52,6 +53,8 @@ SCORES, SCORING_SHARE = 10, 0.05
 LOOK_SECONDS, MOST_STEPS = 2.0, 50
 """From one look at the clock to the next."""
 CONTINUATIONS = 3
+MOVED = 8
+"""A place that changes by more from one frame to the next is not just noise."""
 PART_BYTES = 14 << 20
 
 
@@ -291,13 +294,42 @@ def write_parts(folder: Path, model: AxialTransformer) -> None:
         save_file(part, folder / f"weights-{number}.safetensors")
 
 
+def joined(run: Path) -> AxialTransformer:
+    """The model of a run, from the parts of its weights."""
+    config = json.loads((run / "result.json").read_text())["model"]
+    weights: State = {}
+    for path in sorted(run.glob("weights-*.safetensors")):
+        weights |= {name: value.float() for name, value in load_file(path).items()}
+    return AxialTransformer.from_weights(ModelConfig.from_json(config), weights)
+
+
+def where(args: argparse.Namespace) -> None:
+    """Print the bits of elements that changed since the frame before, and of those that did not."""
+    for run in args.runs:
+        model = joined(run)
+        stacked = model.config.given_channels > 0
+        packed = open_packed(args.data / "test.npy", stack_frames=stacked)
+        chosen = np.arange(args.limit) * len(packed) // args.limit
+        x = torch.from_numpy(packed.rows(chosen).astype(np.int64))
+        found = axial.element_bits(model, x)
+        if stacked:  # (b, h, w, t c) -> (b, t, h, w, c)
+            size = model.config.data.frame_channels
+            x, found = (t.view(*t.shape[:3], -1, size).movedim(3, 1) for t in (x, found))
+        change = (x[:, 1:] - x[:, :-1]).abs().amax(-1, keepdim=True)
+        moved = (change > MOVED).expand_as(x[:, 1:])
+        scored = found[:, 1:]
+        by_channel = ", ".join(f"{bits:.3f}" for bits in scored.mean((0, 1, 2, 3)).tolist())
+        print(
+            f"{run.name}, {len(x)} clips: {scored.mean():.4f} bits/dim; by colour {by_channel}; "
+            f"{scored[moved].mean():.3f} where a place changed by more than {MOVED} "
+            f"({moved.double().mean():.1%} of them), {scored[~moved].mean():.3f} elsewhere",
+            flush=True,
+        )
+
+
 def join(args: argparse.Namespace) -> None:
     """Put the parts of a run's weights together."""
-    config = json.loads((args.run / "result.json").read_text())["model"]
-    weights: State = {}
-    for path in sorted(args.run.glob("weights-*.safetensors")):
-        weights |= {name: value.float() for name, value in load_file(path).items()}
-    axial.save(AxialTransformer.from_weights(ModelConfig.from_json(config), weights), args.out)
+    axial.save(joined(args.run), args.out)
     print(f"{args.out}: {args.run}'s weights, rounded to bfloat16")
 
 
@@ -353,6 +385,11 @@ def main() -> None:
     step = steps.add_parser("table")
     step.add_argument("runs", type=Path, nargs="+")
     step.set_defaults(do=table)
+    step = steps.add_parser("where")
+    step.add_argument("runs", type=Path, nargs="+")
+    step.add_argument("--data", type=Path, required=True)
+    step.add_argument("--limit", type=int, default=6, help="clips, spread over the test")
+    step.set_defaults(do=where)
     step = steps.add_parser("join")
     step.add_argument("run", type=Path)
     step.add_argument("--out", type=Path, required=True)
