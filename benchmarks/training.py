@@ -37,11 +37,10 @@ def bare_step(packed: Packed, plan: Plan, team: Ranks) -> float:
     """Seconds of forward, backward and optimizer alone, on a batch that is already there."""
     config = plan.training
     trainer = Trainer(AxialTransformer(model_of(packed, plan)), config, team)
-    ((x, channel, label),) = trainer.parts(TrainingBatches(packed, config.batch, seed=0).at(0))
+    batch = TrainingBatches(packed, config.batch, seed=0).at(0)
 
     def step() -> None:
-        torch.autograd.backward(trainer.loss(x, channel, label))
-        trainer.update(config.warmup)
+        trainer.step(config.warmup, batch)
 
     for _ in range(WARM_UP):
         step()

@@ -210,3 +210,43 @@ def test_every_kind_of_model_learns_eight_examples(name):
         trainer.step(number, replace(batch, epoch=batch.epoch + number))
     label = batch.label if model.config.classes else None
     assert bits_per_dim(trainer.averaged(), batch.x, label).mean() < 0.8 < math.log2(3) / 1.9
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_recorded_step_is_the_step(accumulate, compiled):
+    """Other dropout, rates, data or averages than of the step itself would be seen."""
+    alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+    dropping = replace(config((8, 8), channels=3, classes=2, width=32), dropout=0.3)
+    settings = replace(
+        TRAINING, accumulate=accumulate, precision="float32", compile=compiled, optimizer="adamw"
+    )
+
+    def trained(before):
+        trainer = Trainer(tiny_model(dropping).float(), settings, alone)
+        trainer.before_recording = before
+        readings = [trainer.step(n, batch_of(dropping, 6, seed=n)) for n in range(12)]
+        assert (trainer.recording is None) == (before == math.inf)
+        return torch.stack(readings).cpu(), trainer.state()
+
+    (wanted, one), (found, other) = trained(math.inf), trained(3)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=0)
+    assert len({tuple(reading.tolist()) for reading in found}) == 12
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-3, msg=name)
+
+
+@pytest.mark.gpu
+def test_a_recorded_run_goes_on_from_a_state_that_is_put_into_it():
+    alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+    settings = replace(TRAINING, precision="float32", compile=False)
+    trainer = Trainer(tiny_model(COLOUR).float(), settings, alone)
+    for number in range(6):
+        trainer.step(number, batch_of(COLOUR, 6, seed=number))
+    kept = trainer.state()
+    first = [trainer.step(n, batch_of(COLOUR, 6, seed=n)).cpu() for n in range(6, 10)]
+    assert trainer.recording is not None
+    trainer.load_state(kept)
+    again = [trainer.step(n, batch_of(COLOUR, 6, seed=n)).cpu() for n in range(6, 10)]
+    torch.testing.assert_close(again, first, rtol=1e-5, atol=0)

@@ -4,7 +4,7 @@ b batch, *axes the data axes, c channels.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,8 +27,13 @@ from axial.parallel import (
     whole,
 )
 from axial.ranks import Ranks
+from axial.recording import Recording
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_BEFORE_RECORDING = 3
+"""Steps of a GPU that are taken one kernel after another, before one is recorded."""
+_RECORDED_SHARE = 0.4
+"""What a recorded step may keep of a GPU's memory: scoring and drawing cannot use it."""
 State = dict[str, Tensor]
 
 
@@ -97,7 +102,13 @@ class Trainer:
         self.parameters = dict(model.named_parameters())
         self.local = {name: local(p) for name, p in self.parameters.items()}
         self.averages = {name: value.detach().clone() for name, value in self.local.items()}
+        self.rate = torch.zeros((), device=ranks.device)
+        self.pull = torch.zeros((), device=ranks.device)
         self.optimizer = _optimizer(self.local, config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+        self.recording: Recording | None = None
+        self.before_recording = _BEFORE_RECORDING if on_gpu and ranks.count == 1 else math.inf
         for value in self.local.values():
             # What the optimizer itself would make at its first step; a checkpoint wants it before.
             self.optimizer.state[value] = {
@@ -121,44 +132,61 @@ class Trainer:
         """Update the weights on this rank's share of a batch.
 
         Returns the loss on that share, in bits/dim, and the length of the gradient, still on
-        the device. An update that is not finite leaves the weights as they are.
+        the device. An update that is not finite leaves the weights as they are. On one GPU the
+        host soon only replays what it launched before: a step is some thousand kernels, and small
+        models would wait for it.
         """
         torch.manual_seed(dropout_seed(self.config.seed, number, self.ranks.rank))
-        total = torch.zeros((), device=self.ranks.device)
-        parts = list(self.parts(batch))
-        for place, (x, channel, label) in enumerate(parts):
-            with exchanging(self.module, gradients=place + 1 == len(parts)):
-                loss = self.loss(x, channel, label) * (len(x) / len(batch.x))
+        self.rate.fill_(self.config.rate_at(number))
+        self.pull.fill_(1 - self.config.ema_at(number))
+        inputs = self.inputs(batch)
+        if self.recording is not None and self.recording.takes(*inputs):
+            return self.recording.replay(*inputs).clone()
+        self.before_recording -= 1
+        if self.recording is None and self.before_recording < 0 and self._leaves_room():
+            self.recording = Recording(self._learn, *inputs, ready=True)
+            return self.recording.replay(*inputs).clone()
+        return self._learn(*inputs)
+
+    def _learn(
+        self, x: Tensor, channel: Tensor, label: Tensor | None = None
+    ) -> Float[Tensor, " 2"]:
+        """A step, on a batch that is there, without asking the host for anything."""
+        total, count = torch.zeros((), device=x.device), min(self.config.accumulate, len(x))
+        for i in range(count):
+            part = slice(i * len(x) // count, (i + 1) * len(x) // count)
+            with exchanging(self.module, gradients=i + 1 == count):
+                loss = self.loss(x[part], channel[part], None if label is None else label[part])
+                loss = loss * (len(x[part]) / len(x))
                 torch.autograd.backward(loss)
             total += loss.detach()
-        norm = self.update(number)
-        self.average(number)
+        norm = self.update()
+        self.average()
         return torch.stack([total, norm])
+
+    def _leaves_room(self) -> bool:
+        total = torch.cuda.get_device_properties(self.ranks.device).total_memory
+        return torch.cuda.max_memory_allocated(self.ranks.device) < _RECORDED_SHARE * total
 
     def loss(self, x: Tensor, channel: Tensor, label: Tensor | None) -> Float[Tensor, ""]:
         """Bits/dim of one part of a batch, in the precision of the run."""
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.autocast):
             return self.module(x, channel, label)
 
-    def parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """The batch on the device, in as many parts as it is accumulated over."""
+    def inputs(self, batch: Batch) -> list[Tensor]:
+        """What `_learn` takes, on the device: the batch, a channel for each, perhaps labels."""
         config, device = self.model_config, self.ranks.device
         if (most := int(batch.x.numpy().max())) >= config.values:
             raise DataError(f"the data holds {most}, but the model has {config.values} values")
         channel = channels(
             self.config.seed, batch.epoch, batch.index, config.given_channels, config.channels
         )
-        label = batch.label if config.classes else None
-        count = min(self.config.accumulate, len(batch.x))
-        for i in range(count):
-            part = slice(i * len(batch.x) // count, (i + 1) * len(batch.x) // count)
-            yield (
-                batch.x[part].to(device, non_blocking=True),
-                torch.from_numpy(channel[part]).to(device, non_blocking=True),
-                None if label is None else label[part].to(device, non_blocking=True),
-            )
+        found = [batch.x, torch.from_numpy(channel)]
+        if config.classes and batch.label is not None:
+            found.append(batch.label)
+        return [value.to(device, non_blocking=True) for value in found]
 
-    def update(self, number: int) -> Float[Tensor, ""]:
+    def update(self) -> Float[Tensor, ""]:
         """Clip and step, without waiting for the device; return the gradient's length."""
         for name, value in self.local.items():
             gradient = self.parameters[name].grad
@@ -168,21 +196,24 @@ class Trainer:
         )
         if self.sharded:
             norm = self.ranks.sum(norm.square()).sqrt()
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.rate_at(number)
         # The fused optimizers divide gradients by the one and do nothing where the other is 1.
         optimizer: Any = self.optimizer
         optimizer.grad_scale = (norm / self.config.clip).clamp(min=1.0).float()
         optimizer.found_inf = (~norm.isfinite()).float()
+        recording = self.ranks.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        for group in self.optimizer.param_groups:
+            group["capturable"] = recording
         self.optimizer.step()
         for name, parameter in self.parameters.items():
             parameter.grad = self.local[name].grad = None
         return norm
 
-    def average(self, number: int) -> None:
+    def average(self) -> None:
         """Move the averaged weights towards the weights."""
-        now = [value.detach() for value in self.local.values()]
-        torch._foreach_lerp_(list(self.averages.values()), now, 1 - self.config.ema_at(number))
+        averages = list(self.averages.values())
+        apart = torch._foreach_sub([value.detach() for value in self.local.values()], averages)
+        torch._foreach_mul_(apart, self.pull)
+        torch._foreach_add_(averages, apart)
 
     def averaged(self) -> AxialTransformer:
         """The model with the averaged weights, whole on every rank; it shares their memory."""
