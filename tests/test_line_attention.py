@@ -27,7 +27,8 @@ def outcome(layer, x, towards):
     """The output, and the gradients of input and weights, in float64."""
     x = x.detach().clone().requires_grad_()
     out = layer(x)
-    gradients = torch.autograd.grad(out, [x, *layer.parameters()], towards.to(out.dtype))
+    whole = (out * towards.to(out.dtype)).sum()
+    gradients = torch.autograd.grad(whole, [x, *layer.parameters()])
     return [t.double() for t in (out.detach(), *gradients)]
 
 
