@@ -38,13 +38,14 @@ def test_it_is_as_exact_as_the_plain_path(axis, axes, heads, size, causal, monke
     torch.manual_seed(0)
     width = heads * size
     layer = AxialAttention(width, heads, axis, causal=causal).cuda().bfloat16()
+    torch.nn.init.normal_(layer.to_qkv.bias)
     x, towards = torch.randn(2, 3, *axes, width, device="cuda", dtype=torch.bfloat16)
     exact = outcome(copy.deepcopy(layer).double(), x.double(), towards)
     taken = []
-    monkeypatch.setattr(attention, "serves", lambda qkv: taken.append(serves(qkv)) or taken[-1])
+    monkeypatch.setattr(attention, "serves", lambda *x: taken.append(serves(*x)) or taken[-1])
     ours = outcome(layer, x, towards)
     assert taken == [True]
-    monkeypatch.setattr(attention, "serves", lambda qkv: False)
+    monkeypatch.setattr(attention, "serves", lambda *x: False)
     plain = outcome(layer, x, towards)
     for mine, theirs, wanted in zip(ours, plain, exact, strict=True):
         # A key's bias moves all scores of a query alike: its gradient is rounding and no more.
@@ -59,7 +60,8 @@ def test_what_comes_later_changes_nothing_before_it(length):
     other = qkv.clone()
     cut = length // 2
     other[:, cut:] = torch.randn_like(other[:, cut:]) * 100
-    before, after = (attend_lines(t, True) for t in (qkv, other))
+    bias = torch.randn(96, device="cuda")
+    before, after = (attend_lines(t, bias, True) for t in (qkv, other))
     assert torch.equal(before[:, :cut], after[:, :cut])
     assert not torch.equal(before[:, cut:], after[:, cut:])
 
@@ -83,21 +85,17 @@ def test_a_projection_that_is_no_plain_array_is_taken_too():
     torch.manual_seed(0)
     strided = torch.randn(3, 2, 9, 4, 2, 16, device="cuda").bfloat16().permute(1, 2, 3, 4, 0, 5)
     strided.requires_grad_()
+    bias = torch.randn(96, device="cuda")
     plain = strided.detach().contiguous().requires_grad_()
     for t in (strided, plain):
-        attend_lines(t, False).transpose(1, 2).square().sum().backward()
+        attend_lines(t, bias, False).transpose(1, 2).square().sum().backward()
     assert torch.equal(strided.grad, plain.grad)
 
 
 def test_what_it_cannot_hold_it_does_not_take():
-    def projection(length, size, dtype=torch.bfloat16, device="cuda"):
-        return torch.empty(1, length, 1, 1, 3, size, dtype=dtype, device=device)
-
-    assert serves(projection(64, 128))
-    for wrong in (
-        projection(65, 128),
-        projection(64, 129),
-        projection(64, 128, torch.float32),
-        projection(64, 128, device="cpu"),
-    ):
-        assert not serves(wrong)
+    x = torch.empty(1, dtype=torch.bfloat16, device="cuda")
+    assert serves(x, 64, 128) and serves(x.half(), 1, 1)
+    assert not serves(x, 65, 128) and not serves(x, 64, 129)
+    assert not serves(x.float(), 64, 128) and not serves(x.cpu(), 64, 128)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert serves(x.float(), 64, 128)

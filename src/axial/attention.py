@@ -95,13 +95,11 @@ class AxialAttention(nn.Module):
         `memory` has the axes of `x`, but any length along `axis`; other axes may have length 1
         and are then shared by all lines.
         """
-        if memory is None:
-            self._check(x, None)
-            qkv = self._folded(self.to_qkv(x), parts=3)
-            if not (self.training and self.dropout) and serves(qkv):
-                seen = attend_lines(qkv, self.causal)
-            else:
-                seen = self.mix(*qkv.unbind(-2), causal=self.causal)
+        dropping = self.training and self.dropout > 0
+        if memory is None and not dropping and self._is_short(x):
+            weight, bias = self.to_qkv.weight, self.to_qkv.bias
+            qkv = self._folded(F.linear(x, weight, bias.detach()), parts=3)
+            seen = attend_lines(qkv, bias, self.causal)
         else:
             seen = self.mix(*self._project(x, memory), causal=self.causal)
         return self.to_out(seen.reshape(x.shape))
@@ -193,6 +191,11 @@ class AxialAttention(nn.Module):
         )
         folded = (slower.numel(), length, faster.numel(), self.heads, parts, head_width)
         return features.reshape(folded)
+
+    def _is_short(self, x: Tensor) -> bool:
+        """Whether line_attention.py serves lines and heads of this size."""
+        self._check(x, None)
+        return serves(x, x.shape[1 + self.axis], self.to_out.in_features // self.heads)
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features

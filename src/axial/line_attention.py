@@ -14,15 +14,22 @@ _LONGEST, _WIDEST = 64, 128
 """A line of a head that a program can hold."""
 
 
-def serves(qkv: Tensor) -> bool:
-    """Whether `attend_lines` takes this projection (r, l, f, n, 3, e)."""
+def serves(x: Tensor, length: int, size: int) -> bool:
+    """Whether `attend_lines` takes lines of this length and heads of this size, made of `x`."""
     return (
-        qkv.device.type == "cuda"
-        and qkv.dtype in (torch.bfloat16, torch.float16)
-        and qkv.shape[1] <= _LONGEST
-        and qkv.shape[5] <= _WIDEST
-        and _usable_on(qkv.device.index)
+        x.device.type == "cuda"
+        and length <= _LONGEST
+        and size <= _WIDEST
+        and _dtype(x) in (torch.bfloat16, torch.float16)
+        and _usable_on(x.device.index)
     )
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    """What a dense layer makes of it."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
 
 
 def _usable(device: int) -> bool:
@@ -36,38 +43,45 @@ _usable_on = torch.compiler.assume_constant_result(_usable)  # type: ignore[no-u
 
 
 @torch.library.custom_op("axial::attend_lines", mutates_args=(), device_types="cuda")
-def attend_lines(qkv: Tensor, causal: bool) -> Tensor:
-    """What queries, keys and values (r, l, f, n, 3, e) give: (r, l, f, n, e)."""
+def attend_lines(qkv: Tensor, bias: Tensor, causal: bool) -> Tensor:
+    """What queries, keys and values (r, l, f, n, 3, e) give: (r, l, f, n, e).
+
+    `bias` is the one they have in them already, detached: its gradient is a sum over theirs, and
+    leaves here, where that costs nothing.
+    """
     from axial import line_kernels
 
     return line_kernels.attend(qkv, causal)
 
 
 @torch.library.custom_op("axial::attend_lines_gradient", mutates_args=(), device_types="cuda")
-def _attend_lines_gradient(given: Tensor, qkv: Tensor, causal: bool) -> Tensor:
+def _attend_lines_gradient(
+    given: Tensor, qkv: Tensor, bias: Tensor, causal: bool
+) -> tuple[Tensor, Tensor]:
     from axial import line_kernels
 
-    return line_kernels.attend_gradient(given, qkv, causal)
+    gradient, total = line_kernels.attend_gradient(given, qkv, causal)
+    return gradient, total.to(bias.dtype)
 
 
 @attend_lines.register_fake
-def _(qkv: Tensor, causal: bool) -> Tensor:
+def _(qkv: Tensor, bias: Tensor, causal: bool) -> Tensor:
     return qkv.new_empty(*qkv.shape[:4], qkv.shape[5])
 
 
 @_attend_lines_gradient.register_fake
-def _(given: Tensor, qkv: Tensor, causal: bool) -> Tensor:
-    return torch.empty_like(qkv, memory_format=torch.contiguous_format)
+def _(given: Tensor, qkv: Tensor, bias: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    like = torch.contiguous_format
+    return torch.empty_like(qkv, memory_format=like), torch.empty_like(bias, memory_format=like)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0])
-    ctx.causal = inputs[1]
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.causal = inputs[2]
 
 
-def _differentiate(ctx: Any, given: Tensor) -> tuple[Tensor, None]:
-    (qkv,) = ctx.saved_tensors
-    return _attend_lines_gradient(given, qkv, ctx.causal), None
+def _differentiate(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, None]:
+    return *_attend_lines_gradient(given, *ctx.saved_tensors, ctx.causal), None
 
 
 attend_lines.register_autograd(_differentiate, setup_context=_keep)

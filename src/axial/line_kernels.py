@@ -3,6 +3,7 @@
 A program holds one line of one head whole, so nothing is kept from the forward pass but the
 projection itself, and the gradient is written in the projection's own order. On short lines the
 time is that of reading and writing, which the usual kernels, made for long ones, do several times.
+The gradient is also summed over each line, for the projection's bias, while it is at hand.
 
 r lines, l length of a line, f faster axes folded, n heads, e width of a head.
 """
@@ -26,6 +27,17 @@ def _places(
     feature = tl.arange(0, BLOCK)[None, :]
     row = ((place // faster) * LENGTH + step) * faster + place % faster
     return row * heads + head, feature, (step < LENGTH) & (feature < E)
+
+
+@triton.jit
+def _store(
+    found, out, sums, row, feature, real, DTYPE: tl.constexpr, E: tl.constexpr, PART: tl.constexpr
+):
+    """A part of the gradient, and its sum over the line."""
+    tl.store(out + row * (3 * E) + PART * E + feature, found.to(DTYPE), real)
+    total = tl.sum(found, 0)[None, :]
+    at = tl.program_id(0).to(tl.int64) * (3 * E) + PART * E
+    tl.store(sums + at + feature, total, feature < E)
 
 
 @triton.jit
@@ -68,6 +80,7 @@ def _attend_gradient(
     qkv,
     given,
     out,
+    sums,
     scale,
     faster,
     heads,
@@ -77,21 +90,22 @@ def _attend_gradient(
     BLOCK: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
-    """The gradient of `qkv` from that of what `_attend` wrote."""
+    """The gradient of `qkv`, and its sums over each line, from that of what `_attend` wrote."""
     row, feature, real = _places(faster, heads, LENGTH, E, L, BLOCK)
-    at, to = qkv + row * (3 * E) + feature, out + row * (3 * E) + feature
+    at = qkv + row * (3 * E) + feature
     q = tl.load(at, real, 0.0)
     k = tl.load(at + E, real, 0.0)
     v = tl.load(at + 2 * E, real, 0.0)
     d = tl.load(given + row * E + feature, real, 0.0)
     weights = _exponents(q, k, scale, LENGTH, L, CAUSAL)
     weights = weights / tl.sum(weights, 1)[:, None]
-    tl.store(to + 2 * E, tl.dot(tl.trans(weights.to(v.dtype)), d).to(v.dtype), real)
+    values = tl.dot(tl.trans(weights.to(v.dtype)), d)
+    _store(values, out, sums, row, feature, real, v.dtype, E, 2)
     slope = tl.dot(d, tl.trans(v))
     slope = weights * (slope - tl.sum(weights * slope, 1)[:, None]) * scale
     slope = slope.to(v.dtype)
-    tl.store(to, tl.dot(slope, k).to(v.dtype), real)
-    tl.store(to + E, tl.dot(tl.trans(slope), q).to(v.dtype), real)
+    _store(tl.dot(slope, k), out, sums, row, feature, real, v.dtype, E, 0)
+    _store(tl.dot(tl.trans(slope), q), out, sums, row, feature, real, v.dtype, E, 1)
 
 
 def attend(qkv: Tensor, causal: bool) -> Tensor:
@@ -102,12 +116,14 @@ def attend(qkv: Tensor, causal: bool) -> Tensor:
     return out
 
 
-def attend_gradient(given: Tensor, qkv: Tensor, causal: bool) -> Tensor:
-    """The gradient of `qkv`, `given` that of the output."""
+def attend_gradient(given: Tensor, qkv: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """The gradient of `qkv`, `given` that of the output; and its sum over all places, float32."""
     qkv = qkv.contiguous()
+    lines, _, faster, heads, _, size = qkv.shape
     out = torch.empty_like(qkv)
-    _launch(_attend_gradient, qkv, given.contiguous(), out, causal=causal)
-    return out
+    sums = qkv.new_empty(lines * faster, 3 * heads * size, dtype=torch.float32)
+    _launch(_attend_gradient, qkv, given.contiguous(), out, sums, causal=causal)
+    return out, sums.sum(0)
 
 
 def _launch(kernel: Any, qkv: Tensor, *others: Tensor, causal: bool) -> None:
