@@ -1,27 +1,31 @@
 """What a step of training costs on this device, and what the loop around it adds.
 
-    python benchmarks/training.py --data cifar10_train.npy --preset cifar10
+    python benchmarks/training.py --preset cifar10 --batch 256 [--data train.npy] [--profile]
 
-A bare step is forward, backward and optimizer on a batch that is already there. The loop is
-`axial.train` itself: batches from the file, averaged weights, log, checkpoints. Model FLOPs are
-counted from the configuration; peak is a large bfloat16 product in the same run.
+A bare step is forward, backward, optimizer and averages on one batch. The loop is `axial.train`
+itself: batches from the file, or from one of random numbers, log and, with --saving, checkpoints.
+Model FLOPs are counted from the configuration, recomputation is not; peak is a large bfloat16
+product in the same run. The first steps, which compile, do not count.
 """
 
 import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 import axial
 from axial.batches import TrainingBatches
 from axial.begin import Plan, begin
-from axial.config import ModelConfig
+from axial.config import DataShape, ModelConfig
 from axial.cost import parameters, training_flops
-from axial.data import Packed
+from axial.data import Packed, PackedWriter
 from axial.model import AxialTransformer
 from axial.presets import PRESETS
 from axial.ranks import Ranks, ranks
@@ -31,10 +35,14 @@ from axial.trainer import Trainer
 
 WARM_UP = 20
 ROUNDS = 5
+EXAMPLES = 4096
+"""Random ones."""
+PROFILED, SHOWN = 3, 24
+"""Steps, and kernels of them."""
 
 
-def bare_step(packed: Packed, plan: Plan, team: Ranks) -> float:
-    """Seconds of forward, backward and optimizer alone, on a batch that is already there."""
+def bare_step(packed: Packed, plan: Plan, team: Ranks, *, profile: bool) -> float:
+    """Seconds of a step alone, on a batch that is already there."""
     config = plan.training
     trainer = Trainer(AxialTransformer(model_of(packed, plan)), config, team)
     batch = TrainingBatches(packed, config.batch, seed=0).at(0)
@@ -52,7 +60,38 @@ def bare_step(packed: Packed, plan: Plan, team: Ranks) -> float:
             step()
         synchronize(team.device)
         rounds.append((time.perf_counter() - begun) / each)
+    if profile:
+        report_profile(step)
     return statistics.median(rounds)
+
+
+def report_profile(step: Callable[[], object]) -> None:
+    """Print the kernels that take the most time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    kernels = [k for k in found.key_averages() if k.self_device_time_total]
+    kernels.sort(key=lambda k: -k.self_device_time_total)
+    busy = sum(k.self_device_time_total for k in kernels) / PROFILED
+    print(f"kernels run {busy / 1e3:.2f} ms a step, of which:")
+    for kernel in kernels[:SHOWN]:
+        each = kernel.self_device_time_total / PROFILED
+        print(
+            f"  {each / 1e3:7.2f} ms {each / busy:4.0%}: {kernel.count // PROFILED:4} of "
+            f"{kernel.self_device_time_total / kernel.count:7.1f} us, {kernel.key[:90]}"
+        )
+
+
+def random_pictures(path: Path, shape: DataShape, count: int) -> None:
+    """Write examples that have the right shape, for want of real ones."""
+    size = (count, *shape.axes, shape.channels)
+    values = np.random.default_rng(0).integers(shape.values, size=size)
+    with PackedWriter(path) as writer:
+        writer.append(values.astype(np.uint8))
+        facts: dict[str, Any] = {"source": "random", "version": None, "split": "train"}
+        facts |= {"values": shape.values, "skipped": 0, "notes": ("random numbers",)}
+        writer.finish(None, 0, None, **facts, command="python benchmarks/training.py")
 
 
 def model_of(packed: Packed, plan: Plan) -> ModelConfig:
@@ -66,7 +105,7 @@ def loop_steps(packed: Packed, plan: Plan, team: Ranks) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         run, packed = begin(plan, Path(folder) / "run", team)
         train(run, packed, team)
-        log = [record for record in run.log() if "loss" in record and record["step"] > WARM_UP]
+        log = [record for record in run.log() if "loss" in record and record["step"] >= WARM_UP]
     steps = log[-1]["step"] - log[0]["step"]
     between = statistics.median(plan.training.batch / r["examples_per_second"] for r in log)
     return between, (log[-1]["seconds"] - log[0]["seconds"]) / steps
@@ -83,39 +122,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--data", required=True, help="a packed .npy file")
+    parser.add_argument("--data", help="a packed .npy file; random pictures unless told")
     parser.add_argument("--preset", default="cifar10", choices=sorted(PRESETS))
     parser.add_argument("--batch", type=int, help="that of the preset unless told")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=100, help="after the first ones")
+    parser.add_argument("--saving", action="store_true", help="a checkpoint in the middle")
+    parser.add_argument("--profile", action="store_true", help="which kernels take the time")
     parser.add_argument("--device")
     args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ranks(args.device) as team:
+        if not args.data:
+            args.data = str(Path(folder) / "random.npy")
+            shape = replace(PRESETS[args.preset]().model.data, classes=0)
+            random_pictures(Path(args.data), shape, EXAMPLES)
+        measure(args, team)
+
+
+def measure(args: argparse.Namespace, team: Ranks) -> None:
+    """One preset on one file."""
     packed = axial.open_packed(args.data)
     recipe = PRESETS[args.preset](packed.shape)
+    steps = WARM_UP + args.steps
     training = replace(
         recipe.training,
-        steps=args.steps,
+        steps=steps,
         batch=args.batch or recipe.training.batch,
-        save_every=max(1, args.steps // 2),
+        save_every=WARM_UP + args.steps // 2 if args.saving else steps,
         validation=0,
         sample_every=0,
     )
     plan = Plan(preset=args.preset, data=args.data, training=training)
-    with ranks(args.device) as team:
-        bare = bare_step(packed, plan, team)
-        between, whole = loop_steps(packed, plan, team)
-        peak = matrix_peak(team.device)
-    name = torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
     model = model_of(packed, plan)
-    flops = training_flops(model) * training.batch
+    name = torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, {args.preset}: {parameters(model):,} parameters")
-    print(f"batch {training.batch}, {args.steps} steps, a checkpoint every {training.save_every}")
+    print(f"batch {training.batch}, {args.steps} steps, dropout {model.dropout}", flush=True)
+    bare = bare_step(packed, plan, team, profile=args.profile)
+    between, whole = loop_steps(packed, plan, team)
+    peak = matrix_peak(team.device)
+    flops = training_flops(model) * training.batch
     for what, each in (
-        ("forward, backward, optimizer", bare),
-        ("a step in the loop", between),
-        ("the same, log and checkpoints counted", whole),
+        ("a step on one batch", bare),
+        ("a step in the loop, median", between),
+        ("a step in the loop, mean" + ", a checkpoint counted" * args.saving, whole),
     ):
         share = f"{flops / each / peak:7.1%} of {peak / 1e12:.0f} TFLOP/s" if peak else ""
-        print(f"{what:<40}{1e3 * each:9.2f} ms {each / bare - 1:+7.2%} {share}")
+        print(f"{what:<48}{1e3 * each:9.2f} ms {each / bare - 1:+7.2%} {share}")
+    if team.device.type == "cuda":
+        print(f"at most {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 
 
 if __name__ == "__main__":
