@@ -115,7 +115,7 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert (log[0]["row"], log[0]["seed"]) == ("base", 0)
     rates = [record["rate"] for record in log if "rate" in record]
-    assert rates[-1] < 0.01 * max(rates)
+    assert rates[-1] < 0.05 * max(rates)
     looks = [record["validation"] for record in log if "validation" in record]
     assert looks == result["looks"] and len(looks) == len(scored)
     assert log[-1]["at_end"] == result["validation"]["bits_per_dim"]
