@@ -58,6 +58,8 @@ class Setting:
     """Of the encoder, the outer and the inner decoder."""
     mlp_ratio: int = 2
     norm: Literal["layer", "rms"] = "layer"
+    residual: Literal["float32", "bfloat16"] = "float32"
+    """What blocks add to, while training in bfloat16."""
     dropout: float = 0.0
     labels: bool = False
     flip: bool = True
@@ -168,6 +170,7 @@ ROWS = {
     "heads-4": Row({"heads": 4}),
     "heads-16": Row({"heads": 16}),
     "rms-norm": Row({"norm": "rms"}),
+    "residual-bfloat16": Row({"residual": "bfloat16"}),
     "labels": Row({"labels": True}),
     "muon": Row({"optimizer": "muon"}),
     "muon-rate-half": Row({"learning_rate": 5e-4}, parent="muon"),
@@ -231,6 +234,16 @@ def with_rms_norms(model: AxialTransformer) -> AxialTransformer:
                 other.weight, other.bias = norm.weight, norm.bias
                 setattr(parent, name, other)
     return model
+
+
+def narrow_residual(model: AxialTransformer) -> None:
+    """Let blocks add to bfloat16 numbers: half the bytes. Only here, as above."""
+    starts = [model.embedding, model.positions, model.label_embedding]
+    if model.encoder is not None:
+        starts += [model.encoder.convolution, model.encoder.positions]
+    for module in starts:
+        if module is not None:
+            module.register_forward_hook(lambda module, inputs, out: out.to(torch.bfloat16))
 
 
 class RMSTrainer(Trainer):
@@ -299,6 +312,8 @@ def train(
     used, held_out = (part[: args.limit] for part in split(len(packed), HELD_OUT, "last"))
     model = setting.with_norms(start(config, args.seed, team.device))
     trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)
+    if setting.residual == "bfloat16" and trainer.autocast:
+        narrow_residual(model)
     scored = HeldOut(
         packed=packed,
         along=held_out[:LOOKED_AT],
