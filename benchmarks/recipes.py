@@ -238,7 +238,7 @@ def with_rms_norms(model: AxialTransformer) -> AxialTransformer:
 
 def narrow_residual(model: AxialTransformer) -> None:
     """Let blocks add to bfloat16 numbers: half the bytes. Only here, as above."""
-    starts = [model.embedding, model.positions, model.label_embedding]
+    starts: list[nn.Module | None] = [model.embedding, model.positions, model.label_embedding]
     if model.encoder is not None:
         starts += [model.encoder.convolution, model.encoder.positions]
     for module in starts:
