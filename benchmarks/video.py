@@ -17,7 +17,6 @@ import json
 import math
 import statistics
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, joined, write_parts
 
 import axial
-from axial.batches import TrainingBatches
+from axial.batches import Batch, TrainingBatches
 from axial.causal import given
 from axial.config import DataShape, ModelConfig, TrainConfig
 from axial.cost import forward_flops, parameters, training_flops
@@ -38,7 +37,7 @@ from axial.model import AxialTransformer
 from axial.pictures import write_sheet
 from axial.ranks import Ranks, ranks
 from axial.readings import matrix_peak
-from axial.trainer import State, Trainer
+from axial.trainer import Trainer
 
 GIVEN = 1
 """Frames that are known."""
@@ -48,14 +47,11 @@ LAYERS = {"stacked": (6, (6, 4)), "grid": (3, (6, 4, 3)), "grey grid": (0, (6, 6
 POSITIONS = 81_920
 """In one step: one channel of 20 examples of 64 x 64, or of 1 of 20 x 64 x 64."""
 RATE, WARM_UP = 1e-3, 200
-SCORES, SCORING_SHARE = 10, 0.05
-"""How often the validation clips are scored in a run, and what of the time that may take."""
-LOOK_SECONDS, MOST_STEPS = 2.0, 50
-"""From one look at the clock to the next."""
 CONTINUATIONS = 3
+LAST = 40
+"""Looks whose training loss is averaged."""
 MOVED = 8
 """A place that changes by more from one frame to the next is not just noise."""
-PART_BYTES = 14 << 20
 
 
 def model_config(shape: DataShape, form: str, args: argparse.Namespace) -> ModelConfig:
@@ -76,94 +72,6 @@ def model_config(shape: DataShape, form: str, args: argparse.Namespace) -> Model
         given_channels=GIVEN * shape.frame_channels if form == "stacked" else 0,
         given_steps=GIVEN if form == "grid" else 0,
     )
-
-
-class Timed:
-    """Training that ends on time: its number of steps is estimated anew at every look.
-
-    So the learning rate, a cosine over the steps, comes to zero as the time does.
-    """
-
-    def __init__(
-        self, trainer: Trainer, validation: Packed, log: Path, args: argparse.Namespace
-    ) -> None:
-        self.trainer, self.validation, self.seconds = trainer, validation, args.seconds
-        self.turn, self.shift, self.log = args.turn, args.shift, log
-        self.log.write_text("")
-        self.best, self.weights = math.inf, State()
-        self.compiling = self.scoring = 0.0
-        self.due = self.seconds / SCORES
-        self.step = self.memory = 0
-        self.pace: list[float] = []
-
-    def run(self, batches: TrainingBatches) -> None:
-        """Train and score until the time is over; the best weights are kept."""
-        self.began = seen = time.monotonic()
-        first, look = 0, 1
-        with closing(batches.stream()) as stream:
-            while self.step < self.trainer.config.steps:
-                batch, random = next(stream), np.random.default_rng(self.step)
-                vary(batch.x.numpy(), random, turn=self.turn, shift=self.shift)
-                reading = self.trainer.step(self.step, batch)
-                self.step += 1
-                if self.step < look:
-                    continue
-                loss, norm = reading.tolist()  # waits for the device
-                each = (time.monotonic() - seen) / (self.step - first)
-                if self.step == 1:
-                    self.compiling = each
-                else:
-                    self.pace.append(each)
-                self._write(loss=loss, norm=norm, seconds_each=each)
-                look = self.step + self._plan()
-                if self.elapsed >= self.due or look == self.step:
-                    self._score()
-                first, seen = self.step, time.monotonic()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.began
-
-    @property
-    def _interval(self) -> float:
-        """Seconds from one scoring to the next."""
-        return max(self.seconds / SCORES, self.scoring / SCORING_SHARE)
-
-    def _plan(self) -> int:
-        """Set the number of steps; return how many to do until the next look."""
-        if not self.pace:
-            return 1
-        each = statistics.median(self.pace[-9:])
-        scores = 1 + max(0.0, self.seconds - self.due) // self._interval
-        left = max(0, int((self.seconds - self.elapsed - scores * self.scoring) / each))
-        self.trainer.config = replace(self.trainer.config, steps=self.step + left)
-        return min(left, max(1, min(int(LOOK_SECONDS / each), MOST_STEPS)))
-
-    def _score(self) -> None:
-        begun = time.monotonic()
-        if self.trainer.ranks.device.type == "cuda":  # of the steps: scoring takes what is free
-            self.memory = self.memory or torch.cuda.max_memory_allocated()
-        model = self.trainer.averaged()
-        found = evaluate(
-            model,
-            self.validation,
-            ranks=self.trainer.ranks,
-            precision=self.trainer.precision,
-            identify=False,
-        )
-        if found.bits_per_dim < self.best:
-            self.best = found.bits_per_dim
-            self.weights = {name: value.clone() for name, value in model.state_dict().items()}
-        self.scoring = time.monotonic() - begun
-        self.due = self.elapsed + self._interval
-        self._write(validation=found.bits_per_dim, standard_error=found.standard_error)
-        print(f"{self.elapsed:6.0f} s, step {self.step:,}: {found}", flush=True)
-
-    def _write(self, **facts: Any) -> None:
-        record = {"step": self.step, "seconds": round(self.elapsed, 3), **facts}
-        with self.log.open("a") as file:
-            file.write(json.dumps(record) + "\n")
 
 
 def vary(
@@ -201,8 +109,19 @@ def train(args: argparse.Namespace) -> None:
     config = model_config(shape, args.form, args)
     batch = args.batch or max(1, POSITIONS // math.prod(shape.axes))
     training = TrainConfig(
-        steps=1 << 30, batch=batch, learning_rate=args.rate, warmup=args.warm_up, seed=args.seed
+        steps=UNKNOWN_STEPS,
+        batch=batch,
+        learning_rate=args.rate,
+        warmup=args.warm_up,
+        seed=args.seed,
     )
+    every = np.arange(len(parts["validation"]))
+    held_out = HeldOut(packed=parts["validation"], along=every, at_end=every, keep="best")
+
+    def change(step: int, batch: Batch) -> None:
+        random = np.random.default_rng(step)
+        vary(batch.x.numpy(), random, turn=args.turn, shift=args.shift)
+
     print(
         f"{args.form}: {parameters(config):,} parameters, batch {batch}: "
         f"{batch * math.prod(shape.axes):,} positions and "
@@ -216,7 +135,14 @@ def train(args: argparse.Namespace) -> None:
         with team.device:
             model = AxialTransformer(config)
         trainer = Trainer(model, training, team)
-        timed = Timed(trainer, parts["validation"], args.out / "log.jsonl", args)
+        timed = Timed(
+            trainer,
+            held_out,
+            args.out / "log.jsonl",
+            seconds=args.seconds,
+            plan=lambda steps: replace(training, steps=steps),
+            vary=change,
+        )
         timed.run(TrainingBatches(parts["train"], batch, seed=args.seed, flip=args.flip))
         best = AxialTransformer.from_weights(config, timed.weights)
         each, spent = statistics.median(timed.pace), timed.elapsed
@@ -279,30 +205,6 @@ def continue_clips(
     write_sheet(args.out / "continuations.png", both, **how)
 
 
-def write_parts(folder: Path, model: AxialTransformer) -> None:
-    """Weights in bfloat16, in files small enough to be sent."""
-    parts: list[State] = [{}]
-    size = 0
-    for name, value in model.state_dict().items():
-        kept = value.to("cpu", torch.bfloat16).contiguous()
-        size += kept.nbytes
-        if size > PART_BYTES:
-            parts.append({})
-            size = kept.nbytes
-        parts[-1][name] = kept
-    for number, part in enumerate(parts, 1):
-        save_file(part, folder / f"weights-{number}.safetensors")
-
-
-def joined(run: Path) -> AxialTransformer:
-    """The model of a run, from the parts of its weights."""
-    config = json.loads((run / "result.json").read_text())["model"]
-    weights: State = {}
-    for path in sorted(run.glob("weights-*.safetensors")):
-        weights |= {name: value.float() for name, value in load_file(path).items()}
-    return AxialTransformer.from_weights(ModelConfig.from_json(config), weights)
-
-
 def where(args: argparse.Namespace) -> None:
     """Print the bits of elements that changed since the frame before, and of those that did not."""
     for run in args.runs:
@@ -329,14 +231,16 @@ def where(args: argparse.Namespace) -> None:
 
 def join(args: argparse.Namespace) -> None:
     """Put the parts of a run's weights together."""
-    axial.save(joined(args.run), args.out)
-    print(f"{args.out}: {args.run}'s weights, rounded to bfloat16")
+    join_parts(args.run, args.out)
 
 
 def table(args: argparse.Namespace) -> None:
     """Print what the runs found."""
     for run in args.runs:
         print(describe(json.loads((run / "result.json").read_text())))
+        log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+        last = [record["loss"] for record in log if "loss" in record][-LAST:]
+        print(f"  loss on the training clips, mean of the last {LAST} looks: {np.mean(last):.3f}")
 
 
 def describe(found: dict[str, Any]) -> str:

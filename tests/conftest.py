@@ -117,12 +117,16 @@ def every_image(config, unknown):
 
 
 def load_script(path):
-    """A script of this repository, as a module."""
+    """A script of this repository, as a module that finds the scripts beside it."""
     path = Path(__file__).parent.parent / path
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 

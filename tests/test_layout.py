@@ -18,7 +18,7 @@ attention describe batches pictures sources events
 layers survey packing
 model folded
 likelihood checkpoint tensorflow kernels fitting parallel
-lines kernel_levels
+lines kernel_levels muon
 incremental
 sample evaluation trainer
 completion report readings watch

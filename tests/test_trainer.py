@@ -120,10 +120,12 @@ def test_accumulating_over_parts_changes_nothing(parts):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_a_state_that_was_saved_goes_on_bit_for_bit(recompute):
+@pytest.mark.parametrize(
+    "optimizer, recompute", [("adamw", False), ("adamw", True), ("muon", False)]
+)
+def test_a_state_that_was_saved_goes_on_bit_for_bit(optimizer, recompute):
     dropping = replace(COLOUR, dropout=0.3)
-    settings = replace(TRAINING, recompute=recompute)
+    settings = replace(TRAINING, optimizer=optimizer, recompute=recompute)
     straight = Trainer(tiny_model(dropping), settings, ALONE)
     for number in range(8):
         straight.step(number, batch_of(COLOUR, 6, seed=number))
@@ -163,9 +165,10 @@ def test_values_that_the_model_lacks_are_refused_before_they_reach_it():
         trainer.step(0, batch)
 
 
-def test_a_step_that_is_not_finite_leaves_weights_and_moments_alone():
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_that_is_not_finite_leaves_weights_and_moments_alone(optimizer):
     model = tiny_model(COLOUR)
-    trainer = Trainer(model, TRAINING, ALONE)
+    trainer = Trainer(model, replace(TRAINING, optimizer=optimizer), ALONE)
     trainer.step(0, batch_of(COLOUR, 6))
     before = trainer.state()
     hook = model.norm.register_forward_hook(lambda module, args, out: out * math.inf)

@@ -10,7 +10,7 @@ from axial.errors import ConfigError
 
 Inner = Literal["attention", "lstm"]
 ChannelMode = Literal["encode", "rows", "columns"]
-Optimizer = Literal["adam", "adamw"]
+Optimizer = Literal["adam", "adamw", "muon"]
 Schedule = Literal["constant", "cosine"]
 Precision = Literal["float32", "bfloat16"]
 HoldOut = Literal["spread", "last"]
@@ -262,11 +262,11 @@ class TrainConfig:
     seed: int = 0
     """Starts the weights, the order of the data, its flips, the channels and the dropout."""
     optimizer: Optimizer = "adamw"
-    """Adam as the authors use it, or AdamW, which decays the matrices."""
+    """Adam as the authors use it; AdamW, which decays matrices; Muon in blocks, AdamW elsewhere."""
     beta2: float = 0.95
     """Decay of the second moment; the authors' Adam has 0.999."""
     weight_decay: float = 0.01
-    """What AdamW takes off the matrices, times the learning rate; Adam takes nothing."""
+    """What AdamW and Muon take off the matrices, times the learning rate; Adam takes nothing."""
     schedule: Schedule = "cosine"
     """After the warm-up: constant as the authors, or down to zero along a cosine."""
     warmup: int = 200

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from axial.layers import Block
@@ -61,18 +61,34 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def local_part(whole: Tensor, like: Tensor) -> Tensor:
-    """What of a whole tensor this rank keeps, if it is placed as `like` is."""
+    """What this rank keeps of a whole tensor, or of each in a stack, if placed as `like` is.
+
+    Every rank has the whole, so nothing is exchanged.
+    """
     if isinstance(like, DTensor):
-        placed = distribute_tensor(whole.to(like.device), like.device_mesh, like.placements)
+        places = _placements(whole, like)
+        placed = distribute_tensor(
+            whole.to(like.device), like.device_mesh, places, src_data_rank=None
+        )
         return placed.to_local()
     return whole
 
 
 def whole(part: Tensor, like: Tensor) -> Tensor:
-    """The tensor that all ranks' parts make up, placed as `like` is; every rank must ask."""
+    """The tensor that all ranks' parts make up, placed as `like` is; every rank must ask.
+
+    Of a stack of parts, each is made whole, in one exchange.
+    """
     if isinstance(like, DTensor):
-        placed = DTensor.from_local(
-            part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
-        )
+        shape = torch.Size((*part.shape[: part.ndim - like.ndim], *like.shape))
+        stride = torch.empty(shape, device="meta").stride()
+        places = _placements(part, like)
+        placed = DTensor.from_local(part, like.device_mesh, places, shape=shape, stride=stride)
         return placed.full_tensor()
     return part.detach()
+
+
+def _placements(tensor: Tensor, like: DTensor) -> list[Placement]:
+    """Those of `like`, counted past the axes that a stack has before it."""
+    more = tensor.ndim - like.ndim
+    return [Shard(p.dim + more) if isinstance(p, Shard) else p for p in like.placements]

@@ -17,6 +17,7 @@ from axial.config import Precision, TrainConfig
 from axial.errors import CheckpointError, DataError
 from axial.layers import Block
 from axial.model import AxialTransformer, plane_of
+from axial.muon import Muon, is_hidden
 from axial.parallel import (
     Parallel,
     exchanging,
@@ -29,7 +30,6 @@ from axial.parallel import (
 from axial.ranks import Ranks
 from axial.recording import Recording
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _BEFORE_RECORDING = 3
 """Steps of a GPU that are taken one kernel after another, before one is recorded."""
 _RECORDED_SHARE = 0.4
@@ -102,19 +102,17 @@ class Trainer:
         self.parameters = dict(model.named_parameters())
         self.local = {name: local(p) for name, p in self.parameters.items()}
         self.averages = {name: value.detach().clone() for name, value in self.local.items()}
+        self.optimizers = _optimizers(self.local, self.parameters, config, model.config.heads)
+        made = {value: own for each in self.optimizers for value, own in each.state.items()}
+        self.moments = {name: made[value] for name, value in self.local.items()}
+        self.updates = [own["step"] for own in self.moments.values() if "step" in own]
         self.rate = torch.zeros((), device=ranks.device)
         self.pull = torch.zeros((), device=ranks.device)
-        self.optimizer = _optimizer(self.local, config)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate
         self.recording: Recording | None = None
         self.before_recording = _BEFORE_RECORDING if on_gpu and ranks.count == 1 else math.inf
-        for value in self.local.values():
-            # What the optimizer itself would make at its first step; a checkpoint wants it before.
-            self.optimizer.state[value] = {
-                "step": torch.zeros((), device=value.device),
-                **{moment: torch.zeros_like(value.detach()) for moment in _MOMENTS},
-            }
         self.module = loss
         if on_gpu if config.compile is None else config.compile:
             self._compile(model)
@@ -196,14 +194,15 @@ class Trainer:
         )
         if self.sharded:
             norm = self.ranks.sum(norm.square()).sqrt()
-        # The fused optimizers divide gradients by the one and do nothing where the other is 1.
-        optimizer: Any = self.optimizer
-        optimizer.grad_scale = (norm / self.config.clip).clamp(min=1.0).float()
-        optimizer.found_inf = (~norm.isfinite()).float()
+        scale, bad = (norm / self.config.clip).clamp(min=1.0).float(), (~norm.isfinite()).float()
         recording = self.ranks.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        for group in self.optimizer.param_groups:
-            group["capturable"] = recording
-        self.optimizer.step()
+        optimizer: Any
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["capturable"] = recording
+            # They divide gradients by the one and do nothing where the other is 1.
+            optimizer.grad_scale, optimizer.found_inf = scale, bad
+            optimizer.step()
         for name, parameter in self.parameters.items():
             parameter.grad = self.local[name].grad = None
         return norm
@@ -229,49 +228,71 @@ class Trainer:
         """
         found: State = {}
         for name, like in self.parameters.items():
-            value = self.local[name]
-            kept = {"weights": value, "average": self.averages[name]}
-            kept |= {moment: self.optimizer.state[value][moment] for moment in _MOMENTS}
-            for kind, part in kept.items():
+            for kind, part in self._kept(name).items():
                 full = whole(part, like)
                 if self.ranks.main:
                     found[f"{kind}/{name}"] = full.to("cpu", copy=True)
-        updates = next(iter(self.optimizer.state.values()))["step"]
-        return found | ({"updates": updates.to("cpu", copy=True)} if self.ranks.main else {})
+        if self.ranks.main:
+            found["updates"] = self.updates[0].to("cpu", copy=True)
+        return found
+
+    def _kept(self, name: str) -> State:
+        """What a checkpoint holds of a parameter, by kind."""
+        moments = {kind: moment for kind, moment in self.moments[name].items() if kind != "step"}
+        return {"weights": self.local[name], "average": self.averages[name], **moments}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave, on any number of ranks."""
-        wanted = {
-            f"{kind}/{name}" for kind in ("weights", "average", *_MOMENTS) for name in self.local
-        }
+        wanted = {f"{kind}/{name}" for name in self.local for kind in self._kept(name)}
         if wrong := sorted((wanted | {"updates"}) ^ state.keys()):
-            raise CheckpointError(f"tensor {wrong[0]!r} is missing or does not belong there")
+            raise CheckpointError(
+                f"tensor {wrong[0]!r} is missing or does not belong to a run of this model with "
+                f"{self.config.optimizer}"
+            )
         _check_tensor("updates", state["updates"], torch.zeros(()))
         with torch.no_grad():
+            for count in self.updates:
+                count.copy_(state["updates"])
             for name, like in self.parameters.items():
-                value = self.local[name]
-                own = self.optimizer.state[value]
-                own["step"].copy_(state["updates"])
-                targets = {"weights": value, "average": self.averages[name]}
-                targets |= {moment: own[moment] for moment in _MOMENTS}
-                for kind, target in targets.items():
+                for kind, target in self._kept(name).items():
                     found = state[f"{kind}/{name}"]
                     _check_tensor(f"{kind}/{name}", found, like)
                     target.copy_(local_part(found, like))
 
 
-def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+def _optimizers(
+    values: Mapping[str, Tensor], parameters: Mapping[str, Tensor], config: TrainConfig, heads: int
+) -> list[torch.optim.Optimizer]:
+    """Adam or AdamW for all, or Muon for the matrices of the blocks and AdamW for the rest."""
+    hidden = {n: v for n, v in values.items() if config.optimizer == "muon" and is_hidden(n)}
+    found = [_adam({n: v for n, v in values.items() if n not in hidden}, config)]
+    if hidden:
+        found.append(Muon(hidden, parameters, heads=heads, weight_decay=config.weight_decay))
+    return found
+
+
+def _adam(values: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Optimizer:
     """Matrices decay; biases, norms, embeddings and positions do not."""
-    matrices = [p for name, p in parameters.items() if _decays(name, p)]
-    others = [p for name, p in parameters.items() if not _decays(name, p)]
+    matrices = [value for name, value in values.items() if _decays(name, value)]
+    others = [value for name, value in values.items() if not _decays(name, value)]
     betas = (0.9, config.beta2)
+    found: torch.optim.Optimizer
     if config.optimizer == "adam":
-        return torch.optim.Adam([*parameters.values()], betas=betas, fused=True)
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, betas=betas, fused=True)
+        found = torch.optim.Adam([*values.values()], betas=betas, fused=True)
+    else:
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": config.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        found = torch.optim.AdamW(groups, betas=betas, fused=True)
+    for value in values.values():
+        # What the optimizer itself would make at its first step; a checkpoint wants it before.
+        found.state[value] = {
+            "step": torch.zeros((), device=value.device),
+            "exp_avg": torch.zeros_like(value.detach()),
+            "exp_avg_sq": torch.zeros_like(value.detach()),
+        }
+    return found
 
 
 def _decays(name: str, parameter: Tensor) -> bool:

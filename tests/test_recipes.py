@@ -1,0 +1,319 @@
+"""Rows of the comparison of recipes are what they promise, and are trained on time."""
+
+import json
+import sys
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from conftest import load_script
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import axial
+from axial.config import DataShape, Optimizer
+from axial.cost import parameters
+from axial.presets import imagenet32
+
+CIFAR = DataShape(axes=(32, 32), channels=3, classes=10)
+recipes = load_script("benchmarks/recipes.py")
+
+
+def command(*words):
+    """Run the script as its command line does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["recipes.py", *map(str, words)])
+        recipes.main()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pictures of 4 x 4 in which each knows its number, as `axial data` writes them."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for split, count in (("train", 5040), ("test", 30)):
+        number = np.arange(count)
+        x = np.zeros((count, 4, 4, 3), np.uint8)
+        x[:, 0, 0, 0], x[:, 0, 0, 1] = number % 256, number // 256
+        np.savez(folder / f"{split}.npz", x=x, y=number % 10)
+        axial.pack(folder / f"{split}.npz", folder / f"{split}.npy", workers=1)
+    return folder
+
+
+def run(row, folder, out, *words, seconds=2):
+    how = ["--seconds", seconds, "--width", 40, "--batch", 4, "--warmup", 3, "--limit", 20]
+    command("run", row, "--data", folder, "--out", out, "--device", "cpu", *how, *words)
+    return json.loads((out / "result.json").read_text())
+
+
+@pytest.mark.parametrize("name", recipes.ROWS)
+def test_every_row_can_be_built_and_is_as_large_as_promised(name):
+    setting = recipes.setting_of(name)
+    if setting.optimizer in get_args(Optimizer):
+        assert setting.training(8000, seed=3).seed == 3
+    size = parameters(setting.model(CIFAR))
+    if name.startswith("small"):
+        assert 27e6 < 2 * size < 30e6
+    else:
+        base = parameters(recipes.setting_of("base").model(CIFAR))
+        assert size == pytest.approx(base, rel=0.06)
+    parent = recipes.ROWS[name].parent
+    if parent:  # it changes what it names, and nothing that is so anyway
+        before = recipes.setting_of(parent)
+        assert all(getattr(before, key) != to for key, to in recipes.ROWS[name].changes.items())
+
+
+def test_the_first_row_trains_as_the_authors_but_for_what_counts_in_steps():
+    authors, ours = imagenet32().training, recipes.setting_of("paper").training(8000, seed=0)
+    for name in ("batch", "learning_rate", "optimizer", "beta2", "weight_decay", "schedule"):
+        assert getattr(ours, name) == getattr(authors, name)
+    assert (ours.flip, ours.labels, ours.clip) == (authors.flip, authors.labels, authors.clip)
+    assert ours.warmup / 8000 == authors.warmup / authors.steps
+    assert (1 - ours.ema) * 8000 == pytest.approx((1 - authors.ema) * authors.steps)
+    letter = recipes.setting_of("paper-to-the-letter").training(8000, seed=0)
+    assert (letter.warmup, letter.ema, letter.ema_warmup) == (5000, 0.99995, False)
+
+
+def test_one_seed_starts_all_rows_from_the_same_weights_and_the_labels_from_their_own():
+    cpu = torch.device("cpu")
+    setting = replace(recipes.setting_of("labels"), width=16)
+    told = recipes.start(setting.model(CIFAR), 5, cpu).state_dict()
+    plain = recipes.start(replace(setting, labels=False).model(CIFAR), 5, cpu).state_dict()
+    assert told.keys() - plain.keys() == {"label_embedding.weight"}
+    assert all(torch.equal(told[name], value) for name, value in plain.items())
+    other = recipes.start(replace(setting, labels=False).model(CIFAR), 6, cpu).state_dict()
+    assert not torch.equal(other["embedding.weight"], plain["embedding.weight"])
+
+
+def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_saw(
+    folder, tmp_path, monkeypatch
+):
+    seen = set()
+    at = recipes.TrainingBatches.at
+
+    def noted(self, step):
+        batch = at(self, step)
+        seen.update(batch.index.tolist())
+        return batch
+
+    monkeypatch.setattr(recipes.TrainingBatches, "at", noted)
+    monkeypatch.setattr(recipes, "LOOKED_AT", 8)
+    scored = []
+
+    def score(*words, **how):
+        scored.append(how["subset"].tolist())
+        return recipes.evaluate(*words, **how)
+
+    monkeypatch.setattr(sys.modules["timed"], "evaluate", score)
+    result = run("base", folder, tmp_path / "run", "--test", seconds=6)
+    assert result["seconds"] == pytest.approx(6, abs=1)
+    assert seen == set(range(20))
+    *along, last = scored
+    assert along and all(index == list(range(40, 48)) for index in along)
+    assert last == list(range(40, 60))
+
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert (log[0]["row"], log[0]["seed"]) == ("base", 0)
+    rates = [record["rate"] for record in log if "rate" in record]
+    assert rates[-1] < 0.05 * max(rates)
+    looks = [record["validation"] for record in log if "validation" in record]
+    assert looks == result["looks"] and len(looks) == len(scored)
+    assert log[-1]["at_end"] == result["validation"]["bits_per_dim"]
+
+    command("join", tmp_path / "run", "--out", tmp_path / "model")
+    model, test = axial.load(tmp_path / "model"), axial.open_packed(folder / "test.npy")
+    again = axial.evaluate(model, test, subset=np.arange(20)).bits_per_dim
+    assert result["test"]["bits_per_dim"] == pytest.approx(again, abs=0.02)
+    assert result["test"]["precision"] == "float32"
+
+
+def test_a_run_that_breaks_off_leaves_its_log_and_no_result_of_an_earlier_one(
+    folder, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "run"
+    out.mkdir()
+    for name in ("result.json", "weights-1.safetensors"):
+        (out / name).write_text("of another run")
+    scored = []
+
+    def fail(*words, **how):
+        if scored:
+            raise MemoryError
+        scored.append(recipes.evaluate(*words, **how))
+        return scored[0]
+
+    monkeypatch.setattr(sys.modules["timed"], "evaluate", fail)
+    with pytest.raises(MemoryError):
+        run("base", folder, out)
+    assert [path.name for path in out.iterdir()] == ["log.jsonl"]
+    command("table", out)
+    told = capsys.readouterr().out
+    assert f"{out}: base, seed 0, broke off at step" in told
+    assert f"{scored[0].bits_per_dim:.4f} bits/dim on the first" in told
+
+
+def test_rows_with_other_norms_or_labels_run_too(folder, tmp_path):
+    rms = run("rms-norm", folder, tmp_path / "rms", seconds=1)
+    with pytest.raises(SystemExit, match="rms-norm is no model"):
+        command("join", tmp_path / "rms", "--out", tmp_path / "model")
+    told = run("labels", folder, tmp_path / "labels", "--no-weights", seconds=1)
+    assert (rms["conditional"], told["conditional"]) == (False, True)
+    assert told["validation"]["given_labels"] and told["model"]["classes"] == 10
+    assert not list((tmp_path / "labels").glob("weights-*"))
+
+
+def test_rms_norm_takes_the_place_of_every_norm_and_of_no_weight():
+    setting = replace(recipes.setting_of("rms-norm"), width=16)
+    model = recipes.start(setting.model(CIFAR), 0, torch.device("cpu"))
+    before = dict(model.named_parameters())
+    model = setting.with_norms(model)
+    after = dict(model.named_parameters())
+    assert before.keys() == after.keys() and all(after[name] is before[name] for name in before)
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.LayerNorm)]
+    assert len(norms) == 2 * 12 + 1
+    x = 3 + torch.randn(2, 16)
+    for norm in norms:
+        wanted = x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        torch.testing.assert_close(norm(x), wanted * norm.weight)
+
+
+class Waits(TorchDispatchMode):
+    """Notes what would make a GPU's host wait: a value asked for, a shape that depends on one."""
+
+    ASKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "unique")
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in self.ASKING:
+            self.found.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def stepping(name, folder, device):
+    """A function that does one more step of a row."""
+    setting = replace(recipes.setting_of(name), width=40)
+    packed = axial.open_packed(folder / "train.npy")
+    team = recipes.Ranks(rank=0, count=1, device=torch.device(device))
+    model = setting.with_norms(recipes.start(setting.model(packed.shape), 0, team.device))
+    trainer = recipes.Trainer(model, setting.training(100, seed=0), team)
+    batch = recipes.TrainingBatches(packed, 4, seed=0).at(0)
+    steps = iter(range(100))
+    return lambda: trainer.step(next(steps), batch)
+
+
+@pytest.mark.parametrize("name", ["base", "paper", "labels", "dropout-0.1", "rms-norm"])
+def test_a_step_asks_the_device_for_nothing(name, folder, monkeypatch):
+    # On a CPU alone, one_hot looks at the values it is given.
+    one_hot = lambda x, count: (x.unsqueeze(-1) == torch.arange(count)).long()  # noqa: E731
+    monkeypatch.setattr(torch.nn.functional, "one_hot", one_hot)
+    step = stepping(name, folder, "cpu")
+    step()
+    with Waits() as waits:
+        reading = step()
+        assert waits.found == []
+        float(reading[0])
+        assert waits.found == ["_local_scalar_dense"]
+
+
+@pytest.mark.gpu
+def test_a_step_never_waits_for_a_gpu(folder):
+    step = stepping("base", folder, "cuda")
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def fake(folder, row, bits, *, seed=0, seconds=240, test=None, looks=None, peak=0.3):
+    """What a run leaves."""
+    folder.mkdir()
+    setting = recipes.setting_of(row)
+    looks = looks or [bits + 0.3, bits + 0.1, bits]
+    result = {
+        "row": row,
+        "parent": recipes.ROWS[row].parent,
+        "changes": recipes.changes_of(row),
+        "tried": {},
+        "seed": seed,
+        "seconds_allowed": seconds,
+        "conditional": setting.labels,
+        "parameters": 25_590_528,
+        "steps": 6000,
+        "examples": 6000 * setting.batch,
+        "seconds": seconds + 0.3,
+        "seconds_each_step": 0.0388,
+        "peak_share": peak,
+        "validation": {"bits_per_dim": bits, "standard_error": 0.0091},
+        "looks": looks,
+        "test": None if test is None else {"bits_per_dim": test, "standard_error": 0.0066},
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    log = [{"step": 0, "seconds": 0, **result}]
+    log += [{"step": i, "seconds": 60 * i, "validation": v} for i, v in enumerate(looks, 1)]
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, log)))
+    return folder
+
+
+def lines(text):
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+
+
+def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(tmp_path, capsys):
+    runs = [
+        fake(tmp_path / "a", "labels", 3.25),
+        fake(tmp_path / "b", "base", 3.301, seed=1),
+        fake(tmp_path / "c", "base", 3.303, seed=0, test=3.31),
+        fake(tmp_path / "d", "base", 3.305, seed=2),
+        fake(tmp_path / "e", "batch-32", 3.28, looks=[3.4, 3.27, 3.28]),
+        fake(tmp_path / "f", "paper", 3.2, seconds=1200, peak=None),
+    ]
+    broken = fake(tmp_path / "g", "heads-4", 3.3)
+    (broken / "result.json").unlink()
+    out = tmp_path / "table.md"
+    command("table", *runs, broken, "--out", out)
+    text = out.read_text()
+    assert capsys.readouterr().out == text
+    head, _, *rows = lines(text)
+    rows = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["row"] for row in rows] == ["base", "batch-32", "labels", "paper"]
+    assert [row["to base"] for row in rows] == ["", "-0.0230", "-0.0530", ""]
+    assert [row["conditional"] for row in rows] == ["no", "no", "yes", "no"]
+    base, other, _, paper = rows
+    assert base["held out, bits/dim"] == "3.3030 +- 0.0091, mean of 3, spread 0.0040"
+    assert (base["seed"], base["test, bits/dim"]) == ("0, 1, 2", "3.3100 +- 0.0066")
+    assert other["held out, bits/dim"] == "3.2800 +- 0.0091, 0.0100 above its best look"
+    assert (other["changes"], other["against"]) == ("batch 32 (64)", "base")
+    assert (other["images seen"], other["ms/step"], other["of peak"]) == (
+        "192,000",
+        "38.8",
+        "30.0%",
+    )
+    assert (paper["of peak"], paper["minutes"], paper["against"]) == ("", "20.00", "")
+    assert f"{broken}: heads-4, seed 0, broke off at step 3 after 3.00 of 4.00 minutes" in text
+    assert text.splitlines()[-1] == (
+        "The largest minus the smallest of base with seeds 0, 1, 2 is 0.0040 bits/dim: a smaller "
+        "difference is not called an improvement."
+    )
+    assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_without_a_repeated_row_nothing_is_called_an_improvement(tmp_path, capsys):
+    command("table", fake(tmp_path / "a", "base", 3.3), fake(tmp_path / "b", "rate-2x", 3.2))
+    out = capsys.readouterr().out
+    assert "no difference is called an improvement" in out.splitlines()[-1]
+
+
+def test_rows_are_listed_with_what_they_change(capsys):
+    command("rows")
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()] == list(recipes.ROWS)
+    assert "more-outer           25.6M  base: layers 3/6/3 (4/4/4)" in out
