@@ -1,6 +1,9 @@
 """Attention along short lines on a GPU: what the plain path gives, forward and back."""
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -67,17 +70,40 @@ def test_what_comes_later_changes_nothing_before_it(length):
 
 
 def test_a_compiled_layer_gives_the_same():
+    # In a process of its own: the checks of shapes that tests switch on break compilation.
+    script = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_line_attention import compare_with_compiled
+compare_with_compiled()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def compare_with_compiled():
     torch.manual_seed(0)
     layer = AxialAttention(64, 4, 0, causal=True).cuda()
     x = torch.randn(3, 20, 6, 64, device="cuda")
     towards = torch.randn_like(x)
     with torch.autocast("cuda", torch.bfloat16):
         eager = outcome(layer, x, towards)
-        torch.compiler.reset()
         layer.compile(fullgraph=True)
         compiled = outcome(layer, x, towards)
     for one, other in zip(eager, compiled, strict=True):
         assert (one - other).norm() <= 1e-2 * one.norm().clamp(min=1.0)
+
+
+def test_a_projection_that_was_changed_is_called_as_it_is():
+    layer = AxialAttention(32, 2, 0, causal=False).cuda().bfloat16()
+    x = torch.randn(2, 4, 32, device="cuda", dtype=torch.bfloat16)
+    layer.to_qkv.register_forward_hook(lambda module, inputs, out: out * 0)
+    torch.testing.assert_close(layer(x), layer.to_out.bias.expand_as(x), rtol=0, atol=0)
+
+
+def test_no_places_at_all_have_no_gradient():
+    qkv = torch.empty(2, 0, 3, 2, 3, 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    bias = torch.ones(48, device="cuda", requires_grad=True)
+    attend_lines(qkv, bias, True).sum().backward()
+    assert qkv.grad.shape == qkv.shape and torch.equal(bias.grad, torch.zeros_like(bias))
 
 
 def test_a_projection_that_is_no_plain_array_is_taken_too():

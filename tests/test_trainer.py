@@ -2,7 +2,10 @@
 
 import copy
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,29 +218,79 @@ def test_every_kind_of_model_learns_eight_examples(name):
     assert bits_per_dim(trainer.averaged(), batch.x, label).mean() < 0.8 < math.log2(3) / 1.9
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_recorded_step_is_the_step(accumulate, compiled):
-    """Other dropout, rates, data or averages than of the step itself would be seen."""
+def compare_with_recorded(sizes=(6,) * 12, dropout=0.3, **settings):
+    """Train twice, launching each step or recording one; other dropout, rates, data are seen."""
     alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
-    dropping = replace(config((8, 8), channels=3, classes=2, width=32), dropout=0.3)
-    settings = replace(
-        TRAINING, accumulate=accumulate, precision="float32", compile=compiled, optimizer="adamw"
-    )
+    model_config = replace(config((8, 8), channels=3, classes=2, width=32), dropout=dropout)
+    settings = replace(TRAINING, **settings)
 
-    def trained(before):
-        trainer = Trainer(tiny_model(dropping).float(), settings, alone)
-        trainer.before_recording = before
-        readings = [trainer.step(n, batch_of(dropping, 6, seed=n)) for n in range(12)]
-        assert (trainer.recording is None) == (before == math.inf)
+    def trained(record):
+        model = tiny_model(model_config).float()
+        trainer = Trainer(model, replace(settings, record=record), alone)
+        batches = [batch_of(model_config, size, seed=n) for n, size in enumerate(sizes)]
+        readings = [trainer.step(number, batch) for number, batch in enumerate(batches)]
+        assert (trainer.recording is not None) == record
         return torch.stack(readings).cpu(), trainer.state()
 
-    (wanted, one), (found, other) = trained(math.inf), trained(3)
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=0)
-    assert len({tuple(reading.tolist()) for reading in found}) == 12
+    (wanted, one), (found, other) = trained(False), trained(True)
+    rough = settings.precision == "bfloat16"
+    torch.testing.assert_close(found, wanted, rtol=2e-2 if rough else 1e-3, atol=0)
+    assert len({tuple(reading.tolist()) for reading in found}) == len(sizes)
     for name, tensor in one.items():
-        torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-3, msg=name)
+        # A key's bias moves all scores of a query alike: its gradient is rounding and no more.
+        if not name.endswith("to_qkv.bias"):
+            off = 5e-2 if rough else 1e-3
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=off, msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"accumulate": 2},
+        {"recompute": True},
+        {"optimizer": "muon"},
+        {"precision": "bfloat16"},
+        {"sizes": (6, 6, 5, 6, 6, 6, 6, 6, 6, 5, 6, 6)},  # another size does not disturb it
+    ],
+    ids=str,
+)
+def test_a_recorded_step_is_the_step(settings):
+    compare_with_recorded(**{"precision": "float32", "compile": False, **settings})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_compiled_and_recorded_step_is_the_step(precision):
+    # In a process of its own: the checks of shapes that tests switch on break compilation.
+    script = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_trainer import compare_with_recorded
+compare_with_recorded(precision={precision!r}, compile=True)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_that_is_not_finite_changes_nothing():
+    alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+    model = tiny_model(COLOUR).float()
+    trainer = Trainer(model, replace(TRAINING, precision="float32", compile=False), alone)
+    for number in range(6):
+        trainer.step(number, batch_of(COLOUR, 6, seed=number))
+    assert trainer.recording is not None
+    bias = model.to_logits.bias.detach()
+    kept = bias[0].clone()
+    bias[0] = math.nan
+    before = trainer.state()
+    assert not trainer.step(6, batch_of(COLOUR, 6)).isfinite().any()
+    after = trainer.state()
+    for name, tensor in before.items():
+        if not name.startswith("average/"):
+            torch.testing.assert_close(after[name], tensor, rtol=0, atol=0, equal_nan=True)
+    bias[0] = kept
+    assert trainer.step(7, batch_of(COLOUR, 6)).isfinite().all()
 
 
 @pytest.mark.gpu

@@ -193,9 +193,12 @@ class AxialAttention(nn.Module):
         return features.reshape(folded)
 
     def _is_short(self, x: Tensor) -> bool:
-        """Whether line_attention.py serves lines and heads of this size."""
+        """Whether line_attention.py serves lines and heads of this size, past a plain `to_qkv`."""
         self._check(x, None)
-        return serves(x, x.shape[1 + self.axis], self.to_out.in_features // self.heads)
+        changed = type(self.to_qkv) is not nn.Linear or self.to_qkv._forward_hooks
+        return not changed and serves(
+            x, x.shape[1 + self.axis], self.to_out.in_features // self.heads
+        )
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features

@@ -293,6 +293,8 @@ class TrainConfig:
     """Unless told, bfloat16 autocast on a GPU and float32 on a CPU."""
     compile: bool | None = None
     """Unless told, torch.compile on a GPU and not on a CPU."""
+    record: bool = True
+    """On one GPU, if memory allows: replay a recorded step instead of launching it anew."""
     log_every: int = 10
     """Updates from one line of the log to the next."""
     save_every: int = 500
@@ -313,7 +315,7 @@ class TrainConfig:
                 below = 1 << 64 if name == "seed" else 1 << 31
                 value = as_integer(name, value, at_least=least, below=below)
                 object.__setattr__(self, name, value)
-        for name in ("ema_warmup", "recompute", "flip", "labels", "compile"):
+        for name in ("ema_warmup", "recompute", "flip", "labels", "compile", "record"):
             allowed = (bool, type(None)) if name == "compile" else (bool,)
             if not isinstance(getattr(self, name), allowed):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: use True or False")

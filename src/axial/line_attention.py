@@ -1,5 +1,7 @@
 """Attention along short lines on a GPU, as operators that torch differentiates and compiles.
 
+They have a gradient but no second one, and none under `torch.func`.
+
 r lines, l length of a line, f faster axes folded, n heads, e width of a head.
 """
 
@@ -26,8 +28,8 @@ def serves(x: Tensor, length: int, size: int) -> bool:
 
 
 def _dtype(x: Tensor) -> torch.dtype:
-    """What a dense layer makes of it."""
-    if torch.is_autocast_enabled(x.device.type):
+    """What a dense layer makes of it: autocast leaves float64 alone."""
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 

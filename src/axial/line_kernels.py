@@ -122,6 +122,8 @@ def attend_gradient(given: Tensor, qkv: Tensor, causal: bool) -> tuple[Tensor, T
     lines, _, faster, heads, _, size = qkv.shape
     out = torch.empty_like(qkv)
     sums = qkv.new_empty(lines * faster, 3 * heads * size, dtype=torch.float32)
+    if not qkv.numel():
+        return out, sums.zero_().sum(0)
     _launch(_attend_gradient, qkv, given.contiguous(), out, sums, causal=causal)
     return out, sums.sum(0)
 

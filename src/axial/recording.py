@@ -1,6 +1,6 @@
 """A call on a CUDA device, recorded once and replayed without the host looking at it again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,12 +25,13 @@ class Recording:
             with torch.cuda.stream(aside):
                 run(*self.buffers)
             here.wait_stream(aside)
-        with torch.cuda.graph(self.graph):
+        # Other threads may go on using the device: one reads batches into pinned memory.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.result = run(*self.buffers)
 
     def takes(self, *inputs: Tensor) -> bool:
-        """Whether the call was recorded with inputs of these shapes."""
-        return [t.shape for t in inputs] == [t.shape for t in self.buffers]
+        """Whether the call was recorded with inputs like these."""
+        return kinds(inputs) == kinds(self.buffers)
 
     def replay(self, *inputs: Tensor) -> Any:
         """The same call on other inputs; the result stays until the next one."""
@@ -38,3 +39,8 @@ class Recording:
             buffer.copy_(value)
         self.graph.replay()
         return self.result
+
+
+def kinds(tensors: Iterable[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    """What must not change from call to call."""
+    return [(t.shape, t.dtype) for t in tensors]

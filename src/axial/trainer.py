@@ -28,11 +28,11 @@ from axial.parallel import (
     whole,
 )
 from axial.ranks import Ranks
-from axial.recording import Recording
+from axial.recording import Recording, kinds
 
 _BEFORE_RECORDING = 3
 """Steps of a GPU that are taken one kernel after another, before one is recorded."""
-_RECORDED_SHARE = 0.4
+_RECORDED_SHARE = 0.3
 """What a recorded step may keep of a GPU's memory: scoring and drawing cannot use it."""
 State = dict[str, Tensor]
 
@@ -106,13 +106,15 @@ class Trainer:
         made = {value: own for each in self.optimizers for value, own in each.state.items()}
         self.moments = {name: made[value] for name, value in self.local.items()}
         self.updates = [own["step"] for own in self.moments.values() if "step" in own]
-        self.rate = torch.zeros((), device=ranks.device)
-        self.pull = torch.zeros((), device=ranks.device)
+        self.rate, self.pull = torch.zeros(2, device=ranks.device, dtype=torch.float32).unbind()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.rate
         self.recording: Recording | None = None
-        self.before_recording = _BEFORE_RECORDING if on_gpu and ranks.count == 1 else math.inf
+        self.recorded = config.record and on_gpu and ranks.count == 1
+        self.alike, self.kinds = 0, kinds([])
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(ranks.device)
         self.module = loss
         if on_gpu if config.compile is None else config.compile:
             self._compile(model)
@@ -138,13 +140,24 @@ class Trainer:
         self.rate.fill_(self.config.rate_at(number))
         self.pull.fill_(1 - self.config.ema_at(number))
         inputs = self.inputs(batch)
+        if self.recording is None and self._may_record(inputs):
+            self.recording = Recording(self._learn, *inputs, ready=True)
         if self.recording is not None and self.recording.takes(*inputs):
             return self.recording.replay(*inputs).clone()
-        self.before_recording -= 1
-        if self.recording is None and self.before_recording < 0 and self._leaves_room():
-            self.recording = Recording(self._learn, *inputs, ready=True)
-            return self.recording.replay(*inputs).clone()
         return self._learn(*inputs)
+
+    def _may_record(self, inputs: list[Tensor]) -> bool:
+        """Whether enough steps were taken on such inputs that nothing is done for the first time.
+
+        What a recording keeps of the memory, nothing else can use.
+        """
+        if not self.recorded:
+            return False
+        self.alike = self.alike + 1 if kinds(inputs) == self.kinds else 0
+        self.kinds = kinds(inputs)
+        device = self.ranks.device
+        room = _RECORDED_SHARE * torch.cuda.get_device_properties(device).total_memory
+        return self.alike >= _BEFORE_RECORDING and torch.cuda.max_memory_allocated(device) < room
 
     def _learn(
         self, x: Tensor, channel: Tensor, label: Tensor | None = None
@@ -161,10 +174,6 @@ class Trainer:
         norm = self.update()
         self.average()
         return torch.stack([total, norm])
-
-    def _leaves_room(self) -> bool:
-        total = torch.cuda.get_device_properties(self.ranks.device).total_memory
-        return torch.cuda.max_memory_allocated(self.ranks.device) < _RECORDED_SHARE * total
 
     def loss(self, x: Tensor, channel: Tensor, label: Tensor | None) -> Float[Tensor, ""]:
         """Bits/dim of one part of a batch, in the precision of the run."""
