@@ -1,5 +1,7 @@
 """Attention along short lines on a GPU, as operators that torch differentiates and compiles.
 
+They have a gradient but no second one, and none under `torch.func`.
+
 r lines, l length of a line, f faster axes folded, n heads, e width of a head.
 """
 

@@ -21,7 +21,8 @@ class Recording:
         with torch.cuda.stream(aside):
             run(*self.buffers)
         here.wait_stream(aside)
-        with torch.cuda.graph(self.graph):
+        # Other threads may go on using the device: one reads batches into pinned memory.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.result = run(*self.buffers)
 
     def replay(self, *inputs: Tensor) -> Tensor | None:
