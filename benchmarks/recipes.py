@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -56,6 +55,7 @@ class Setting:
     heads: int = 8
     layers: tuple[int, int, int] = (4, 4, 4)
     """Of the encoder, the outer and the inner decoder."""
+    inner: Literal["attention", "lstm"] = "attention"
     mlp_ratio: int = 2
     norm: Literal["layer", "rms"] = "layer"
     residual: Literal["float32", "bfloat16"] = "float32"
@@ -84,6 +84,7 @@ class Setting:
             heads=self.heads,
             encoder_layers=self.layers[0],
             decoder_layers=self.layers[1:],
+            inner=self.inner,
             mlp_ratio=self.mlp_ratio,
             dropout=self.dropout,
         )
@@ -170,6 +171,7 @@ ROWS = {
     "heads-4": Row({"heads": 4}),
     "heads-16": Row({"heads": 16}),
     "rms-norm": Row({"norm": "rms"}),
+    "lstm": Row({"inner": "lstm", "layers": (4, 4, 1)}, about="the paper's other inner decoder"),
     "residual-bfloat16": Row({"residual": "bfloat16"}),
     "labels": Row({"labels": True}),
     "muon": Row({"optimizer": "muon"}),
@@ -278,7 +280,7 @@ def run(args: argparse.Namespace) -> None:
         "row": args.row,
         "parent": ROWS[args.row].parent,
         "changes": changes_of(args.row),
-        "tried": tried | ({} if args.limit is None else {"limit": args.limit}),
+        "tried": tried | {n: v for n in ("limit", "steps") if (v := getattr(args, n)) is not None},
         "seed": args.seed,
         "seconds_allowed": args.seconds,
         "conditional": setting.labels,
@@ -306,7 +308,10 @@ def train(
     setting: Setting, packed: Packed, team: Ranks, about: dict[str, Any], args: argparse.Namespace
 ) -> tuple[State, dict[str, Any]]:
     """The last averaged weights, and what was found on the way there."""
-    plan = partial(setting.training, seed=args.seed)
+
+    def plan(steps: int) -> TrainConfig:
+        return setting.training(min(steps, args.steps or steps), seed=args.seed)
+
     config = setting.model(packed.shape)
     peak = matrix_peak(team.device)
     used, held_out = (part[: args.limit] for part in split(len(packed), HELD_OUT, "last"))
@@ -542,6 +547,7 @@ def main() -> None:
     step.add_argument("--data", type=Path, required=True, help="holds train.npy and test.npy")
     step.add_argument("--out", type=Path, required=True, help="folder for log, result, weights")
     step.add_argument("--seconds", type=float, default=240)
+    step.add_argument("--steps", type=int, help="end after so many, for rows at equal steps")
     step.add_argument("--seed", type=int, default=0)
     step.add_argument("--test", action="store_true", help="score the test images at the end")
     step.add_argument("--no-weights", dest="weights", action="store_false", help="keep no weights")
