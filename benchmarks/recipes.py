@@ -12,6 +12,7 @@ them count in the seconds; `--test` scores the test images once, in float32, aft
 
 import argparse
 import json
+import math
 import statistics
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
@@ -40,6 +41,8 @@ SCORING_SHARE = 0.1
 """Of the time, what scoring along the way may take."""
 WORSE = 0.005
 """Bits/dim by which the last weights are so much worse than earlier ones that it is told."""
+OCTAVES = 6
+"""Of the waves that embeddings may start with."""
 TRIED = ("width", "batch", "warmup")
 """What may be changed on the command line, to try things out."""
 
@@ -58,6 +61,8 @@ class Setting:
     inner: Literal["attention", "lstm"] = "attention"
     mlp_ratio: int = 2
     norm: Literal["layer", "rms"] = "layer"
+    embedding: Literal["random", "smooth"] = "random"
+    """How the embeddings of values start out."""
     residual: Literal["float32", "bfloat16"] = "float32"
     """What blocks add to, while training in bfloat16."""
     dropout: float = 0.0
@@ -171,6 +176,7 @@ ROWS = {
     "heads-4": Row({"heads": 4}),
     "heads-16": Row({"heads": 16}),
     "rms-norm": Row({"norm": "rms"}),
+    "embedding-smooth": Row({"embedding": "smooth"}),
     "lstm": Row({"inner": "lstm", "layers": (4, 4, 1)}, about="the paper's other inner decoder"),
     "residual-bfloat16": Row({"residual": "bfloat16"}),
     "labels": Row({"labels": True}),
@@ -236,6 +242,19 @@ def with_rms_norms(model: AxialTransformer) -> AxialTransformer:
                 other.weight, other.bias = norm.weight, norm.bias
                 setattr(parent, name, other)
     return model
+
+
+def smooth_embedding(model: AxialTransformer) -> None:
+    """Start with waves over the values, from half a period to OCTAVES octaves above it.
+
+    So that values near each other look alike before anything is learned. Only here, as above.
+    """
+    weight = model.embedding.weight.detach()
+    values, width = weight.shape
+    place = torch.arange(values, device=weight.device).unsqueeze(1) / values
+    waves = 2 ** torch.linspace(0, OCTAVES, width // 2, device=weight.device) * math.pi * place
+    smooth = torch.cat([waves.sin(), waves.cos()], 1) * (weight.std() * 2**0.5)
+    weight[:, : smooth.shape[1]] = smooth
 
 
 def narrow_residual(model: AxialTransformer) -> None:
@@ -316,9 +335,11 @@ def train(
     peak = matrix_peak(team.device)
     used, held_out = (part[: args.limit] for part in split(len(packed), HELD_OUT, "last"))
     model = setting.with_norms(start(config, args.seed, team.device))
-    trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)
-    if setting.residual == "bfloat16" and trainer.autocast:
+    if setting.embedding == "smooth":
+        smooth_embedding(model)
+    if setting.residual == "bfloat16" and team.device.type == "cuda":
         narrow_residual(model)
+    trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)
     scored = HeldOut(
         packed=packed,
         along=held_out[:LOOKED_AT],

@@ -327,3 +327,14 @@ def test_a_run_of_so_many_steps_ends_after_them_with_a_rate_of_zero(folder, tmp_
     assert result["tried"]["steps"] == 12
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert log[-1]["step"] == 12 and "at_end" in log[-1]
+
+
+def test_smooth_embeddings_are_like_those_of_values_near_by_and_as_long_as_random_ones():
+    model = recipes.start(recipes.setting_of("base").model(CIFAR), 0, torch.device("cpu"))
+    spread = model.embedding.weight.detach().std()
+    recipes.smooth_embedding(model)
+    weight = model.embedding.weight.detach()
+    assert weight.std() == pytest.approx(float(spread), rel=0.05)
+    alike = torch.nn.functional.cosine_similarity
+    near, far = alike(weight[:-1], weight[1:]), alike(weight[:128], weight[128:])
+    assert near.min() > 0.9 > 0.5 > far.abs().max()
