@@ -41,8 +41,8 @@ SCORING_SHARE = 0.1
 """Of the time, what scoring along the way may take."""
 WORSE = 0.005
 """Bits/dim by which the last weights are so much worse than earlier ones that it is told."""
-OCTAVES = 6
-"""Of the waves that embeddings may start with."""
+VALUE_OCTAVES, POSITION_OCTAVES = 6, 4
+"""Of the waves that embeddings and positions may start with."""
 TRIED = ("width", "batch", "warmup")
 """What may be changed on the command line, to try things out."""
 
@@ -63,6 +63,7 @@ class Setting:
     norm: Literal["layer", "rms"] = "layer"
     embedding: Literal["random", "smooth"] = "random"
     """How the embeddings of values start out."""
+    positions: Literal["random", "smooth"] = "random"
     residual: Literal["float32", "bfloat16"] = "float32"
     """What blocks add to, while training in bfloat16."""
     dropout: float = 0.0
@@ -177,6 +178,7 @@ ROWS = {
     "heads-16": Row({"heads": 16}),
     "rms-norm": Row({"norm": "rms"}),
     "embedding-smooth": Row({"embedding": "smooth"}),
+    "both-smooth": Row({"positions": "smooth"}, parent="embedding-smooth"),
     "lstm": Row({"inner": "lstm", "layers": (4, 4, 1)}, about="the paper's other inner decoder"),
     "residual-bfloat16": Row({"residual": "bfloat16"}),
     "labels": Row({"labels": True}),
@@ -245,16 +247,30 @@ def with_rms_norms(model: AxialTransformer) -> AxialTransformer:
 
 
 def smooth_embedding(model: AxialTransformer) -> None:
-    """Start with waves over the values, from half a period to OCTAVES octaves above it.
+    """Let the embeddings of values start as waves: values near each other then look alike.
 
-    So that values near each other look alike before anything is learned. Only here, as above.
+    Only here, as above.
     """
     weight = model.embedding.weight.detach()
-    values, width = weight.shape
-    place = torch.arange(values, device=weight.device).unsqueeze(1) / values
-    waves = 2 ** torch.linspace(0, OCTAVES, width // 2, device=weight.device) * math.pi * place
-    smooth = torch.cat([waves.sin(), waves.cos()], 1) * (weight.std() * 2**0.5)
-    weight[:, : smooth.shape[1]] = smooth
+    weight.copy_(waves_like(weight, VALUE_OCTAVES))
+
+
+def smooth_positions(model: AxialTransformer) -> None:
+    """The same for positions; each table has its waves in an order of features of its own."""
+    encoder = [] if model.encoder is None else [*model.encoder.positions.tables]
+    for table in [*model.positions.tables, *encoder]:
+        weight = table.detach()
+        order = torch.randperm(weight.shape[1])
+        weight.copy_(waves_like(weight, POSITION_OCTAVES)[:, order])
+
+
+def waves_like(table: Tensor, octaves: int) -> Tensor:
+    """Sines and cosines over its rows, from half a period to so many octaves above it."""
+    count, width = table.shape
+    pitch = 2 ** torch.linspace(0, octaves, (width + 1) // 2) * math.pi
+    angle = torch.arange(count).unsqueeze(1) / count * pitch
+    found = torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
+    return found * (2**0.5 * table.std().cpu())
 
 
 def narrow_residual(model: AxialTransformer) -> None:
@@ -337,6 +353,8 @@ def train(
     model = setting.with_norms(start(config, args.seed, team.device))
     if setting.embedding == "smooth":
         smooth_embedding(model)
+    if setting.positions == "smooth":
+        smooth_positions(model)
     if setting.residual == "bfloat16" and team.device.type == "cuda":
         narrow_residual(model)
     trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)

@@ -329,12 +329,17 @@ def test_a_run_of_so_many_steps_ends_after_them_with_a_rate_of_zero(folder, tmp_
     assert log[-1]["step"] == 12 and "at_end" in log[-1]
 
 
-def test_smooth_embeddings_are_like_those_of_values_near_by_and_as_long_as_random_ones():
+def test_smooth_tables_are_alike_where_they_are_near_and_as_long_as_random_ones():
     model = recipes.start(recipes.setting_of("base").model(CIFAR), 0, torch.device("cpu"))
-    spread = model.embedding.weight.detach().std()
+    tables = [model.embedding.weight, *model.positions.tables, *model.encoder.positions.tables]
+    tables = [table.detach() for table in tables]
+    before = [float(table.std()) for table in tables]
     recipes.smooth_embedding(model)
-    weight = model.embedding.weight.detach()
-    assert weight.std() == pytest.approx(float(spread), rel=0.05)
+    recipes.smooth_positions(model)
     alike = torch.nn.functional.cosine_similarity
-    near, far = alike(weight[:-1], weight[1:]), alike(weight[:128], weight[128:])
-    assert near.min() > 0.9 > 0.5 > far.abs().max()
+    for table, spread in zip(tables, before, strict=True):
+        half = len(table) // 2
+        assert float(table.std()) == pytest.approx(spread, rel=0.05)
+        assert alike(table[:-1], table[1:]).min() > 0.7
+        assert alike(table[:half], table[half:]).abs().max() < 0.5
+    assert alike(tables[1].flatten(), tables[2].flatten(), dim=0).abs() < 0.2
