@@ -12,9 +12,9 @@ them count in the seconds; `--test` scores the test images once, in float32, aft
 
 import argparse
 import json
+import math
 import statistics
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,8 @@ SCORING_SHARE = 0.1
 """Of the time, what scoring along the way may take."""
 WORSE = 0.005
 """Bits/dim by which the last weights are so much worse than earlier ones that it is told."""
+VALUE_OCTAVES, POSITION_OCTAVES = 6, 4
+"""Of the waves that embeddings and positions may start with."""
 TRIED = ("width", "batch", "warmup")
 """What may be changed on the command line, to try things out."""
 
@@ -56,8 +58,12 @@ class Setting:
     heads: int = 8
     layers: tuple[int, int, int] = (4, 4, 4)
     """Of the encoder, the outer and the inner decoder."""
+    inner: Literal["attention", "lstm"] = "attention"
     mlp_ratio: int = 2
     norm: Literal["layer", "rms"] = "layer"
+    embedding: Literal["random", "smooth"] = "random"
+    """How the embeddings of values start out."""
+    positions: Literal["random", "smooth"] = "random"
     residual: Literal["float32", "bfloat16"] = "float32"
     """What blocks add to, while training in bfloat16."""
     dropout: float = 0.0
@@ -84,6 +90,7 @@ class Setting:
             heads=self.heads,
             encoder_layers=self.layers[0],
             decoder_layers=self.layers[1:],
+            inner=self.inner,
             mlp_ratio=self.mlp_ratio,
             dropout=self.dropout,
         )
@@ -170,6 +177,9 @@ ROWS = {
     "heads-4": Row({"heads": 4}),
     "heads-16": Row({"heads": 16}),
     "rms-norm": Row({"norm": "rms"}),
+    "embedding-smooth": Row({"embedding": "smooth"}),
+    "both-smooth": Row({"positions": "smooth"}, parent="embedding-smooth"),
+    "lstm": Row({"inner": "lstm", "layers": (4, 4, 1)}, about="the paper's other inner decoder"),
     "residual-bfloat16": Row({"residual": "bfloat16"}),
     "labels": Row({"labels": True}),
     "muon": Row({"optimizer": "muon"}),
@@ -236,6 +246,33 @@ def with_rms_norms(model: AxialTransformer) -> AxialTransformer:
     return model
 
 
+def smooth_embedding(model: AxialTransformer) -> None:
+    """Let the embeddings of values start as waves: values near each other then look alike.
+
+    Only here, as above.
+    """
+    weight = model.embedding.weight.detach()
+    weight.copy_(waves_like(weight, VALUE_OCTAVES))
+
+
+def smooth_positions(model: AxialTransformer) -> None:
+    """The same for positions; each table has its waves in an order of features of its own."""
+    encoder = [] if model.encoder is None else [*model.encoder.positions.tables]
+    for table in [*model.positions.tables, *encoder]:
+        weight = table.detach()
+        order = torch.randperm(weight.shape[1])
+        weight.copy_(waves_like(weight, POSITION_OCTAVES)[:, order])
+
+
+def waves_like(table: Tensor, octaves: int) -> Tensor:
+    """Sines and cosines over its rows, from half a period to so many octaves above it."""
+    count, width = table.shape
+    pitch = 2 ** torch.linspace(0, octaves, (width + 1) // 2) * math.pi
+    angle = torch.arange(count).unsqueeze(1) / count * pitch
+    found = torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
+    return found * (2**0.5 * table.std().cpu())
+
+
 def narrow_residual(model: AxialTransformer) -> None:
     """Let blocks add to bfloat16 numbers: half the bytes. Only here, as above."""
     starts: list[nn.Module | None] = [model.embedding, model.positions, model.label_embedding]
@@ -278,7 +315,7 @@ def run(args: argparse.Namespace) -> None:
         "row": args.row,
         "parent": ROWS[args.row].parent,
         "changes": changes_of(args.row),
-        "tried": tried | ({} if args.limit is None else {"limit": args.limit}),
+        "tried": tried | {n: v for n in ("limit", "steps") if (v := getattr(args, n)) is not None},
         "seed": args.seed,
         "seconds_allowed": args.seconds,
         "conditional": setting.labels,
@@ -306,14 +343,21 @@ def train(
     setting: Setting, packed: Packed, team: Ranks, about: dict[str, Any], args: argparse.Namespace
 ) -> tuple[State, dict[str, Any]]:
     """The last averaged weights, and what was found on the way there."""
-    plan = partial(setting.training, seed=args.seed)
+
+    def plan(steps: int) -> TrainConfig:
+        return setting.training(min(steps, args.steps or steps), seed=args.seed)
+
     config = setting.model(packed.shape)
     peak = matrix_peak(team.device)
     used, held_out = (part[: args.limit] for part in split(len(packed), HELD_OUT, "last"))
     model = setting.with_norms(start(config, args.seed, team.device))
-    trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)
-    if setting.residual == "bfloat16" and trainer.autocast:
+    if setting.embedding == "smooth":
+        smooth_embedding(model)
+    if setting.positions == "smooth":
+        smooth_positions(model)
+    if setting.residual == "bfloat16" and team.device.type == "cuda":
         narrow_residual(model)
+    trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)
     scored = HeldOut(
         packed=packed,
         along=held_out[:LOOKED_AT],
@@ -542,6 +586,7 @@ def main() -> None:
     step.add_argument("--data", type=Path, required=True, help="holds train.npy and test.npy")
     step.add_argument("--out", type=Path, required=True, help="folder for log, result, weights")
     step.add_argument("--seconds", type=float, default=240)
+    step.add_argument("--steps", type=int, help="end after so many, for rows at equal steps")
     step.add_argument("--seed", type=int, default=0)
     step.add_argument("--test", action="store_true", help="score the test images at the end")
     step.add_argument("--no-weights", dest="weights", action="store_false", help="keep no weights")

@@ -51,7 +51,8 @@ class Timed:
     """Training that ends on time: its number of steps is estimated anew at every look.
 
     So the learning rate, a cosine over the steps, comes to zero as the time does. `plan` gives
-    the configuration for a number of steps, `vary` changes a batch before it is trained on.
+    the configuration for a number of steps, or for fewer, which then end the run; `vary` changes
+    a batch before it is trained on.
     """
 
     def __init__(
@@ -132,8 +133,8 @@ class Timed:
         along = max(0.0, self.seconds - self.due) // self._interval
         at_end = len(self.held_out.at_end) / len(self.held_out.along)
         free = self.seconds - self.elapsed - (along + at_end) * self.scoring
-        left = max(0, int(free / each))
-        self.trainer.config = self.plan(self.step + left)
+        self.trainer.config = self.plan(self.step + max(0, int(free / each)))
+        left = self.trainer.config.steps - self.step
         seconds = min(LOOK_SECONDS, self.seconds / LEAST_LOOKS)
         return min(left, max(1, min(int(seconds / each), MOST_STEPS)))
 

@@ -49,11 +49,13 @@ def run(row, folder, out, *words, seconds=2):
 @pytest.mark.parametrize("name", recipes.ROWS)
 def test_every_row_can_be_built_and_is_as_large_as_promised(name):
     setting = recipes.setting_of(name)
-    if setting.optimizer in get_args(Optimizer):
-        assert setting.training(8000, seed=3).seed == 3
+    assert setting.optimizer in get_args(Optimizer)
+    assert setting.training(8000, seed=3).seed == 3
     size = parameters(setting.model(CIFAR))
     if name.startswith("small"):
         assert 27e6 < 2 * size < 30e6
+    elif name == "lstm":  # one layer in place of four, as in the paper
+        assert (setting.model(CIFAR).inner, setting.layers) == ("lstm", (4, 4, 1))
     else:
         base = parameters(recipes.setting_of("base").model(CIFAR))
         assert size == pytest.approx(base, rel=0.06)
@@ -317,3 +319,27 @@ def test_rows_are_listed_with_what_they_change(capsys):
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()] == list(recipes.ROWS)
     assert "more-outer           25.6M  base: layers 3/6/3 (4/4/4)" in out
+
+
+def test_a_run_of_so_many_steps_ends_after_them_with_a_rate_of_zero(folder, tmp_path):
+    result = run("lstm", folder, tmp_path / "run", "--steps", 12, seconds=60)
+    assert result["steps"] == result["training"]["steps"] == 12 and result["seconds"] < 50
+    assert result["tried"]["steps"] == 12
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == 12 and "at_end" in log[-1]
+
+
+def test_smooth_tables_are_alike_where_they_are_near_and_as_long_as_random_ones():
+    model = recipes.start(recipes.setting_of("base").model(CIFAR), 0, torch.device("cpu"))
+    tables = [model.embedding.weight, *model.positions.tables, *model.encoder.positions.tables]
+    tables = [table.detach() for table in tables]
+    before = [float(table.std()) for table in tables]
+    recipes.smooth_embedding(model)
+    recipes.smooth_positions(model)
+    alike = torch.nn.functional.cosine_similarity
+    for table, spread in zip(tables, before, strict=True):
+        half = len(table) // 2
+        assert float(table.std()) == pytest.approx(spread, rel=0.05)
+        assert alike(table[:-1], table[1:]).min() > 0.7
+        assert alike(table[:half], table[half:]).abs().max() < 0.5
+    assert alike(tables[1].flatten(), tables[2].flatten(), dim=0).abs() < 0.2
