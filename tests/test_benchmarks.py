@@ -135,6 +135,12 @@ def test_the_video_benchmark_trains_on_time_tests_draws_and_keeps_the_weights(
     assert again == pytest.approx(result["bits_per_dim"], abs=0.02)
     command(video, "table", out)
     assert f"{result['bits_per_dim']:.4f} bits/dim" in capsys.readouterr().out
+    command(video, "where", out, "--data", clips, "--limit", 4)
+    told = capsys.readouterr().out
+    assert float(told.split("clips: ")[1].split()[0]) == pytest.approx(again, abs=1e-4)
+    moves, stays = (float(told.split(f" {word}")[0].split()[-1]) for word in ("where", "elsewhere"))
+    share = float(told.split("(")[1].split("%")[0]) / 100
+    assert share * moves + (1 - share) * stays == pytest.approx(again, abs=5e-3)
 
 
 def test_codecs_give_back_every_clip_and_pay_nothing_for_given_frames():
@@ -173,3 +179,26 @@ def test_the_largest_batch_follows_from_a_small_one():
     kept = 10**10 + 2 * bair.parameters(config)
     small = bair.Step(8, 1.0, 1.0, kept + 8 * 10**9, 10**10)
     assert bair.largest(small, config, int((kept + 31.5e9) / bair.HEADROOM)) == 28
+
+
+def test_clips_are_turned_and_moved_alike_in_both_forms(video):
+    clips = np.random.default_rng(0).integers(256, size=(40, 3, 6, 6, 2), dtype=np.uint8)
+    for how in ({"turn": True, "shift": 0}, {"turn": False, "shift": 2}):
+        grid, stacked = clips.copy(), np.moveaxis(clips, 1, 3).reshape(40, 6, 6, 6)
+        for x in (grid, stacked):
+            video.vary(x, np.random.default_rng(5), **how)
+        assert (stacked == np.moveaxis(grid, 1, 3).reshape(40, 6, 6, 6)).all()
+        places = np.broadcast_to(np.arange(36, dtype=np.uint8).reshape(6, 6, 1), (40, 6, 6, 1))
+        places = places.copy()
+        video.vary(places, np.random.default_rng(5), **how)
+        moved = clips.reshape(40, 3, 36, 2)[np.arange(40)[:, None], :, places.reshape(40, 36)]
+        assert (np.moveaxis(moved, 1, 2).reshape(grid.shape) == grid).all()  # whole places move
+        seen = {tuple(place.flatten()) for place in places}
+        assert len(seen) == 8 if how["turn"] else 8 < len(seen) <= 25
+        for place in places[..., 0].astype(int):
+            if how["turn"]:  # neighbours stay neighbours
+                assert set(np.abs(np.diff(place, axis=0)).ravel()) in ({1}, {6})
+            else:  # each row and column is a run with its ends repeated
+                rows, columns = np.divmod(place, 6)
+                assert (rows == rows[:, :1]).all() and (columns == columns[:1]).all()
+                assert {*np.diff(rows[:, 0]), *np.diff(columns[0])} <= {0, 1}

@@ -321,7 +321,7 @@ def test_rows_are_listed_with_what_they_change(capsys):
     assert "more-outer           25.6M  base: layers 3/6/3 (4/4/4)" in out
 
 
-def test_a_run_of_so_many_steps_ends_after_them_with_a_rate_of_zero(folder, tmp_path):
+def test_a_run_of_so_many_steps_ends_after_them_and_is_scored(folder, tmp_path):
     result = run("lstm", folder, tmp_path / "run", "--steps", 12, seconds=60)
     assert result["steps"] == result["training"]["steps"] == 12 and result["seconds"] < 50
     assert result["tried"]["steps"] == 12
