@@ -30,6 +30,7 @@ from axial.config import DataShape, ModelConfig, TrainConfig
 from axial.cost import parameters, training_flops
 from axial.data import Packed, open_packed
 from axial.evaluation import evaluate, write_json
+from axial.layers import Blocks
 from axial.model import AxialTransformer
 from axial.ranks import Ranks, ranks
 from axial.readings import matrix_peak
@@ -64,7 +65,7 @@ class Setting:
     embedding: Literal["random", "smooth"] = "random"
     """How the embeddings of values start out."""
     positions: Literal["random", "smooth"] = "random"
-    residual: Literal["float32", "bfloat16"] = "float32"
+    residual: Literal["float32", "bfloat16"] = "bfloat16"
     """What blocks add to, while training in bfloat16."""
     dropout: float = 0.0
     labels: bool = False
@@ -180,7 +181,7 @@ ROWS = {
     "embedding-smooth": Row({"embedding": "smooth"}),
     "both-smooth": Row({"positions": "smooth"}, parent="embedding-smooth"),
     "lstm": Row({"inner": "lstm", "layers": (4, 4, 1)}, about="the paper's other inner decoder"),
-    "residual-bfloat16": Row({"residual": "bfloat16"}),
+    "residual-float32": Row({"residual": "float32"}),
     "labels": Row({"labels": True}),
     "muon": Row({"optimizer": "muon"}),
     "muon-rate-half": Row({"learning_rate": 5e-4}, parent="muon"),
@@ -273,14 +274,20 @@ def waves_like(table: Tensor, octaves: int) -> Tensor:
     return found * (2**0.5 * table.std().cpu())
 
 
-def narrow_residual(model: AxialTransformer) -> None:
-    """Let blocks add to bfloat16 numbers: half the bytes. Only here, as above."""
-    starts: list[nn.Module | None] = [model.embedding, model.positions, model.label_embedding]
-    if model.encoder is not None:
-        starts += [model.encoder.convolution, model.encoder.positions]
-    for module in starts:
-        if module is not None:
-            module.register_forward_hook(lambda module, inputs, out: out.to(torch.bfloat16))
+class WideBlocks(Blocks):
+    """Blocks that add to float32 numbers, as their first input is, whatever they compute in."""
+
+    def forward(self, x: Tensor, *, recompute: bool = False) -> Tensor:
+        for block in self:
+            x = block(x)
+        return x
+
+
+def widen_residual(model: AxialTransformer) -> None:
+    """Let blocks add to float32 numbers: twice the bytes. Only here, as above."""
+    for module in model.modules():
+        if isinstance(module, Blocks):
+            module.__class__ = WideBlocks
 
 
 class RMSTrainer(Trainer):
@@ -355,8 +362,8 @@ def train(
         smooth_embedding(model)
     if setting.positions == "smooth":
         smooth_positions(model)
-    if setting.residual == "bfloat16" and team.device.type == "cuda":
-        narrow_residual(model)
+    if setting.residual == "float32":
+        widen_residual(model)
     trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)
     scored = HeldOut(
         packed=packed,

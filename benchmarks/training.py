@@ -1,9 +1,9 @@
 """What a step of training costs on this device, and what the loop around it adds.
 
-    python benchmarks/training.py --preset cifar10 --batch 256 [--data train.npy] [--profile]
+    python benchmarks/training.py --preset cifar10 --batch 256 [--data train.npy] [--bare --profile]
 
-A bare step is forward, backward, optimizer and averages on one batch. The loop is `axial.train`
-itself: batches from the file, or from one of random numbers, log and, with --saving, checkpoints.
+The loop is `axial.train` itself: batches from the file, or from one of random numbers, log and,
+with --saving, checkpoints. A bare step is forward, backward, optimizer and averages on one batch.
 Model FLOPs are counted from the configuration, recomputation is not; peak is a large bfloat16
 product in the same run. The first steps, which compile, do not count.
 """
@@ -127,7 +127,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="that of the preset unless told")
     parser.add_argument("--steps", type=int, default=100, help="after the first ones")
     parser.add_argument("--saving", action="store_true", help="a checkpoint in the middle")
-    parser.add_argument("--profile", action="store_true", help="which kernels take the time")
+    parser.add_argument("--bare", action="store_true", help="also a step without the loop")
+    parser.add_argument("--profile", action="store_true", help="which kernels take its time")
     parser.add_argument("--device")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ranks(args.device) as team:
@@ -156,17 +157,17 @@ def measure(args: argparse.Namespace, team: Ranks) -> None:
     name = torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, {args.preset}: {parameters(model):,} parameters")
     print(f"batch {training.batch}, {args.steps} steps, dropout {model.dropout}", flush=True)
-    bare = bare_step(packed, plan, team, profile=args.profile)
+    found = {}
+    if args.bare or args.profile:
+        found["a step on one batch"] = bare_step(packed, plan, team, profile=args.profile)
     between, whole = loop_steps(packed, plan, team)
+    found["a step in the loop, median"] = between
+    found["a step in the loop, mean" + ", a checkpoint counted" * args.saving] = whole
     peak = matrix_peak(team.device)
     flops = training_flops(model) * training.batch
-    for what, each in (
-        ("a step on one batch", bare),
-        ("a step in the loop, median", between),
-        ("a step in the loop, mean" + ", a checkpoint counted" * args.saving, whole),
-    ):
+    for what, each in found.items():
         share = f"{flops / each / peak:7.1%} of {peak / 1e12:.0f} TFLOP/s" if peak else ""
-        print(f"{what:<48}{1e3 * each:9.2f} ms {each / bare - 1:+7.2%} {share}")
+        print(f"{what:<48}{1e3 * each:9.2f} ms {share}")
     if team.device.type == "cuda":
         print(f"at most {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 

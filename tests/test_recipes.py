@@ -231,6 +231,18 @@ def test_a_step_never_waits_for_a_gpu(folder):
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.gpu
+def test_a_wide_residual_stays_wide(folder):
+    setting = replace(recipes.setting_of("base"), width=40)
+    config = setting.model(axial.open_packed(folder / "train.npy").shape)
+    model = recipes.start(config, 0, torch.device("cuda"))
+    x = torch.randn(2, *config.axes, config.width, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        assert model.outer_decoders[0](x).dtype == torch.bfloat16
+        recipes.widen_residual(model)
+        assert model.outer_decoders[0](x).dtype == torch.float32
+
+
 def fake(folder, row, bits, *, seed=0, seconds=240, test=None, looks=None, peak=0.3):
     """What a run leaves."""
     folder.mkdir()

@@ -14,6 +14,7 @@ from conftest import VARIANTS, config, random_input, tiny_model
 
 from axial import AxialTransformer, CheckpointError, DataError, TrainConfig, bits_per_dim
 from axial.batches import Batch, channels
+from axial.layers import Block
 from axial.ranks import Ranks
 from axial.trainer import SliceBits, Trainer
 
@@ -306,3 +307,38 @@ def test_a_recorded_run_goes_on_from_a_state_that_is_put_into_it():
     trainer.load_state(kept)
     again = [trainer.step(n, batch_of(COLOUR, 6, seed=n)).cpu() for n in range(6, 10)]
     torch.testing.assert_close(again, first, rtol=1e-5, atol=0)
+
+
+def losses_with_dropout(*, compile):
+    """Of some steps on a GPU, in float32."""
+    alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+    dropping = replace(COLOUR, dropout=0.3)
+    settings = replace(TRAINING, precision="float32", compile=compile)
+    trainer = Trainer(tiny_model(dropping).float(), settings, alone)
+    return [trainer.step(n, batch_of(COLOUR, 6, seed=n))[0].item() for n in range(8)]
+
+
+@pytest.mark.gpu
+def test_what_is_compiled_drops_what_torch_drops():
+    script = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pytest import approx
+from test_trainer import losses_with_dropout
+assert losses_with_dropout(compile=True) == approx(losses_with_dropout(compile=False), rel=1e-4)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.gpu
+def test_blocks_add_to_numbers_of_the_precision_of_the_run():
+    for precision in ("float32", "bfloat16"):
+        alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+        model, found = tiny_model(COLOUR).float(), set()
+        for block in model.modules():
+            if isinstance(block, Block):
+                block.register_forward_hook(
+                    lambda block, x, out: found.add((x[0].dtype, out.dtype))
+                )
+        settings = replace(TRAINING, precision=precision, compile=False)
+        Trainer(model, settings, alone).step(0, batch_of(COLOUR, 6))
+        assert found == {(getattr(torch, precision),) * 2}

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from axial.attention import AxialAttention, LineCache, init_dense
 from axial.config import ModelConfig
+from axial.line_attention import dense_dtype
 
 NORM_EPS = 1e-5
 STEEPNESS = 1.702
@@ -68,6 +69,8 @@ class Blocks(nn.ModuleList):
     def forward(
         self, x: Float[Tensor, "b *axes d"], *, recompute: bool = False
     ) -> Float[Tensor, "b *axes d"]:
+        """Under autocast blocks add to numbers as short as those that they add."""
+        x = x.to(dense_dtype(x))
         for block in self:
             x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
         return x

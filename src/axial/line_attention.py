@@ -22,12 +22,12 @@ def serves(x: Tensor, length: int, size: int) -> bool:
         x.device.type == "cuda"
         and length <= _LONGEST
         and size <= _WIDEST
-        and _dtype(x) in (torch.bfloat16, torch.float16)
+        and dense_dtype(x) in (torch.bfloat16, torch.float16)
         and _usable_on(x.device.index)
     )
 
 
-def _dtype(x: Tensor) -> torch.dtype:
+def dense_dtype(x: Tensor) -> torch.dtype:
     """What a dense layer makes of it: autocast leaves float64 alone."""
     if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)

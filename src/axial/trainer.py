@@ -121,12 +121,14 @@ class Trainer:
 
     def _compile(self, model: AxialTransformer) -> None:
         """Shards are gathered block by block, so blocks are compiled one by one."""
+        # Torch's own dropout: four numbers of a draw are used, of what a compiler makes one is.
+        options = {"fallback_random": True}
         if self.sharded:
             for part in model.modules():
                 if isinstance(part, Block):
-                    part.compile()
+                    part.compile(options=options)
         else:
-            self.module.compile()
+            self.module.compile(options=options)
 
     def step(self, number: int, batch: Batch) -> Float[Tensor, " 2"]:
         """Update the weights on this rank's share of a batch.
