@@ -6,8 +6,8 @@ The same model on grids of growing side, the same pictures by each method. "Semi
 paper's sampler, "cached" ours; "scoring" is one forward pass over all channels, whose arithmetic is
 what a cached drawing costs. Where a method would take too long, its last row alone is drawn and
 the rest is extrapolated: each row and each channel costs the same; such figures carry a ~. On a
-GPU, also the authors' ImageNet32 size in bf16: seconds, bytes a second, the floor, and where the
-time goes.
+GPU, also the authors' ImageNet32 size and one of 25.6M parameters in bf16: seconds, bytes a
+second, the floor, and where the time goes.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,8 +29,6 @@ from axial.model import evaluating
 METHODS = ["scoring", "cached", "semi-parallel", "naive"]
 WHOLE_UP_TO = {"naive": 8, "semi-parallel": 32}
 """Beyond this side a method is extrapolated from one row; on a GPU always."""
-BATCHES = [1, 64, 256]
-"""Of the large model."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class Setting:
     layers: int
     batch: int
     dtype: torch.dtype = torch.float32
+    mlp_ratio: int = 1
 
     def model(self, side: int, device: str) -> AxialTransformer:
         """The model for a square picture, with weights that make every layer speak."""
@@ -54,6 +53,7 @@ class Setting:
             heads=self.heads,
             encoder_layers=self.layers if self.channels > 1 else 0,
             decoder_layers=(self.layers, self.layers),
+            mlp_ratio=self.mlp_ratio,
         )
         torch.manual_seed(0)
         with torch.device(device):
@@ -67,7 +67,14 @@ CPU = [
     Setting("colour, width 64, 4/4/4 layers, batch 4", 3, 64, 4, 4, 4),
 ]
 GPU = [Setting("colour, width 512, 4/4/4 layers, batch 16", 3, 512, 8, 4, 16, torch.bfloat16)]
-RELEASED = Setting("authors' ImageNet32 size, 8/8/8 layers", 3, 1536, 16, 8, 0, torch.bfloat16)
+LARGE = [
+    *(
+        Setting("authors' ImageNet32 size, 8/8/8 layers", 3, 1536, 16, 8, batch, torch.bfloat16)
+        for batch in (1, 64, 256)
+    ),
+    Setting("25.6M parameters: width 512, 4/4/4 layers", 3, 512, 8, 4, 256, torch.bfloat16, 2),
+]
+"""Drawn by ours alone, at 32 x 32, with where the time goes."""
 
 
 def seconds(run: Callable[[], object], *, repeats: int) -> float:
@@ -170,11 +177,10 @@ def report_memory(model: AxialTransformer, batch: int) -> None:
     )
 
 
-def report_large(batch: int) -> None:
-    """The authors' ImageNet32 size: time, bytes, floor, and where the time goes."""
-    setting = replace(RELEASED, batch=batch)
+def report_large(setting: Setting) -> None:
+    """Time, bytes, floor, and where the time goes."""
     model = setting.model(32, "cuda")
-    config = model.config
+    config, batch = model.config, setting.batch
     run = _drawing(model, batch, "cached")
     first, spent = seconds(run, repeats=0), seconds(run, repeats=2)
     x = torch.randint(config.values, (batch, 32, 32, 3), device="cuda")
@@ -184,7 +190,8 @@ def report_large(batch: int) -> None:
         p.nbytes for p in [*model.inner_decoder.parameters(), *model.to_logits.parameters()]
     )
     moved = elements * (inner + batch * _inner_cache_bytes(config) / 2)
-    flops = 2 * elements * batch * (3 * 6 * config.width**2 * setting.layers)
+    flops = 2 * elements * batch * 3 * setting.layers * (4 + 2 * setting.mlp_ratio)
+    flops *= config.width**2
     floor = moved / BANDWIDTH + flops / ARITHMETIC
     print(f"\n{setting.name}, 32 x 32 x 3, bf16, batch {batch}")
     print(f"  cached {spent:.3f} s, {batch / spent:.1f} images/s (first call {first:.1f} s)")
@@ -271,6 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--out", type=Path, help="folder for the picture")
+    parser.add_argument("--large", action="store_true", help="on a GPU: the large models alone")
     parser.add_argument("--sides", type=int, nargs="+", help="two or more, in growing order")
     args = parser.parse_args()
     gpu = args.device == "cuda"
@@ -278,8 +286,10 @@ def main() -> None:
     title = f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     print(title, flush=True)
     if gpu:
-        for batch in BATCHES:
-            report_large(batch)
+        for setting in LARGE:
+            report_large(setting)
+    if args.large:
+        return
     results = {}
     for setting in GPU if gpu else CPU:
         found = measure(setting, args.sides or ([32, 64] if gpu else [8, 16, 32]), args.device)

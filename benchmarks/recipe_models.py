@@ -1,0 +1,121 @@
+"""What rows of the comparison change of a model that its configuration does not tell.
+
+None of it is part of the package unless it helps.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from recipe_rows import Setting
+from torch import Tensor, nn
+
+from axial.config import ModelConfig
+from axial.layers import Blocks
+from axial.model import AxialTransformer
+from axial.trainer import Trainer
+
+VALUE_OCTAVES, POSITION_OCTAVES = 6, 4
+"""Of the waves that embeddings and positions may start with."""
+
+
+def begun(
+    setting: Setting, config: ModelConfig, seed: int, device: torch.device
+) -> AxialTransformer:
+    """The model that a row trains, before its first step."""
+    model = with_norms(setting, start(config, seed, device))
+    if setting.embedding == "smooth":
+        smooth_embedding(model)
+    if setting.positions == "smooth":
+        smooth_positions(model)
+    if setting.residual == "float32":
+        widen_residual(model)
+    return model
+
+
+def with_norms(setting: Setting, model: AxialTransformer) -> AxialTransformer:
+    """The same model with the norms of a row."""
+    return with_rms_norms(model) if setting.norm == "rms" else model
+
+
+class RMSNorm(nn.LayerNorm):
+    """No mean is taken off and no bias added.
+
+    The bias stays, unused, so that the weights keep the names that the model gives them.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+
+def with_rms_norms(model: AxialTransformer) -> AxialTransformer:
+    """Put RMSNorm in the place of every LayerNorm, on the same weights."""
+    for parent in list(model.modules()):
+        for name, norm in list(parent.named_children()):
+            if isinstance(norm, nn.LayerNorm):
+                with torch.device("meta"):
+                    other = RMSNorm(norm.normalized_shape, eps=norm.eps)
+                other.weight, other.bias = norm.weight, norm.bias
+                setattr(parent, name, other)
+    return model
+
+
+def smooth_embedding(model: AxialTransformer) -> None:
+    """Let the embeddings of values start as waves: values near each other then look alike."""
+    weight = model.embedding.weight.detach()
+    weight.copy_(waves_like(weight, VALUE_OCTAVES))
+
+
+def smooth_positions(model: AxialTransformer) -> None:
+    """The same for positions; each table has its waves in an order of features of its own."""
+    encoder = [] if model.encoder is None else [*model.encoder.positions.tables]
+    for table in [*model.positions.tables, *encoder]:
+        weight = table.detach()
+        order = torch.randperm(weight.shape[1])
+        weight.copy_(waves_like(weight, POSITION_OCTAVES)[:, order])
+
+
+def waves_like(table: Tensor, octaves: int) -> Tensor:
+    """Sines and cosines over its rows, from half a period to so many octaves above it."""
+    count, width = table.shape
+    pitch = 2 ** torch.linspace(0, octaves, (width + 1) // 2) * math.pi
+    angle = torch.arange(count).unsqueeze(1) / count * pitch
+    found = torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
+    return found * (2**0.5 * table.std().cpu())
+
+
+class WideBlocks(Blocks):
+    """Blocks that add to float32 numbers, as their first input is, whatever they compute in."""
+
+    def forward(self, x: Tensor, *, recompute: bool = False) -> Tensor:
+        for block in self:
+            x = block(x)
+        return x
+
+
+def widen_residual(model: AxialTransformer) -> None:
+    """Let blocks add to float32 numbers: twice the bytes."""
+    for module in model.modules():
+        if isinstance(module, Blocks):
+            module.__class__ = WideBlocks
+
+
+class RMSTrainer(Trainer):
+    """Training of a model with RMSNorm."""
+
+    def averaged(self) -> AxialTransformer:
+        """The model with the averaged weights."""
+        return with_rms_norms(super().averaged())
+
+
+def start(config: ModelConfig, seed: int, device: torch.device) -> AxialTransformer:
+    """A new model: from one seed the same in every row of its sizes, told labels or not."""
+    torch.manual_seed(seed)
+    with device:
+        model = AxialTransformer(replace(config, classes=0))
+        if not config.classes:
+            return model
+        told = AxialTransformer(config)
+    told.load_state_dict(model.state_dict(), strict=False)  # labels are drawn, all else is equal
+    return told

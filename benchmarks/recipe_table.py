@@ -1,0 +1,202 @@
+"""What runs of the comparison of recipes found, as a table and as curves."""
+
+import argparse
+import json
+import statistics
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from recipe_rows import ROWS, changes_of, setting_of
+
+LOOKED_AT = 1000
+"""Of the held-out images, how many are scored along the way."""
+WORSE = 0.005
+"""Bits/dim by which the last weights are so much worse than earlier ones that it is told."""
+
+
+def table(args: argparse.Namespace) -> None:
+    """Print what the runs found, and what those that did not end had found; draw their curves."""
+    ended = [path for path in args.runs if (path / "result.json").exists()]
+    results = [result_of(path) for path in ended]
+    parts = [table_of(results)] if results else []
+    parts += [unfinished(path) for path in args.runs if path not in ended]
+    if args.out:
+        picture = args.out.with_suffix(".png")
+        draw_curves(picture, args.runs)
+        parts.append(f"![Bits/dim over minutes]({picture.name})")
+    text = "\n\n".join([*parts, told_apart(results)])
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n")
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """What a run found; refused if its row is another one by now."""
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    row, setting = result["row"], result["setting"]
+    now = asdict(setting_of(row)) if row in ROWS else {}
+    now |= {name: value for name, value in result["tried"].items() if name in now}
+    if json.dumps(now, sort_keys=True) != json.dumps(setting, sort_keys=True):
+        raise SystemExit(f"{run}: row {row} is not what it was when this was run")
+    return result
+
+
+class Repeated:
+    """The runs of one row that had the same time, with one seed or several."""
+
+    def __init__(self, runs: list[dict[str, Any]]) -> None:
+        self.runs = sorted(runs, key=lambda run: run["seed"])
+        self.first = self.runs[0]
+        self.seconds: float = self.first["seconds_allowed"]
+        self.tried: dict[str, Any] = self.first["tried"]
+        bits = [run["validation"]["bits_per_dim"] for run in runs]
+        self.bits, self.spread = statistics.fmean(bits), max(bits) - min(bits)
+
+    @property
+    def name(self) -> str:
+        """That of the row, and what was changed on the command line."""
+        return ", ".join([self.first["row"], *(f"{k} {v}" for k, v in self.tried.items())])
+
+    @property
+    def seeds(self) -> str:
+        """Those of the runs."""
+        return ", ".join(str(run["seed"]) for run in self.runs)
+
+    def mean(self, name: str) -> float:
+        """Of a figure over the runs."""
+        return statistics.fmean(run[name] for run in self.runs)
+
+    @property
+    def key(self) -> tuple[str, float, str]:
+        """What a run must share with another to be repeated by it, but for the seed."""
+        return self.first["row"], self.seconds, json.dumps(self.tried)
+
+    @property
+    def parent(self) -> str | None:
+        """The row it is a change of."""
+        return ROWS[self.first["row"]].parent
+
+    def cells(self, other: "Repeated | None", spread: float) -> dict[str, str]:
+        """A line of the table, beside the row it is a change of if that was run as long."""
+        peak = None if self.first["peak_share"] is None else self.mean("peak_share")
+        return {
+            "row": self.name,
+            "changes": changes_of(self.first["row"]),
+            "against": self.parent or "",
+            "parameters": f"{self.first['parameters']:,}",
+            "steps": f"{self.mean('steps'):,.0f}",
+            "images seen": f"{self.mean('examples'):,.0f}",
+            "ms/step": f"{1e3 * self.mean('seconds_each_step'):.1f}",
+            "of peak": "" if peak is None else f"{peak:.1%}",
+            "minutes": f"{self.mean('seconds') / 60:.2f}",
+            "held out, bits/dim": self._held_out(),
+            "difference": "" if other is None else self._difference(other, spread),
+            "test, bits/dim": self._tested(),
+            "seed": self.seeds,
+            "conditional": "yes" if self.first["conditional"] else "no",
+        }
+
+    def _held_out(self) -> str:
+        error = statistics.fmean(run["validation"]["standard_error"] for run in self.runs)
+        said = [f"{self.bits:.4f} +- {error:.4f}"]
+        if len(self.runs) > 1:
+            said.append(f"mean of {len(self.runs)}, spread {self.spread:.4f}")
+        lost = max(run["looks"][-1] - min(run["looks"]) for run in self.runs)
+        if lost > WORSE:
+            said.append(f"{lost:.4f} above its best look")
+        return ", ".join(said)
+
+    def _difference(self, other: "Repeated", spread: float) -> str:
+        found = self.bits - other.bits
+        return f"{found:+.4f}" + (", within the spread" if abs(found) <= spread else "")
+
+    def _tested(self) -> str:
+        tests = [run["test"] for run in self.runs if run["test"]]
+        if not tests:
+            return ""
+        bits, error = (
+            statistics.fmean(test[name] for test in tests)
+            for name in ("bits_per_dim", "standard_error")
+        )
+        few = f", mean of {len(tests)}" if len(tests) > 1 else ""
+        return f"{bits:.4f} +- {error:.4f}{few}"
+
+
+def repeated(results: list[dict[str, Any]]) -> list[Repeated]:
+    """The runs by time and row, in the order of the rows."""
+    order = list(ROWS)
+
+    def key(run: dict[str, Any]) -> tuple[Any, ...]:
+        return run["seconds_allowed"], order.index(run["row"]), json.dumps(run["tried"])
+
+    return [Repeated(list(runs)) for _, runs in groupby(sorted(results, key=key), key)]
+
+
+def table_of(results: list[dict[str, Any]]) -> str:
+    """The runs as Markdown, repeated ones in one line."""
+    groups = repeated(results)
+    by_key = {group.key: group for group in groups}
+    spread = max((group.spread for group in groups), default=0.0)
+    lines = [
+        group.cells(by_key.get((group.parent or "", *group.key[1:])), spread) for group in groups
+    ]
+    rows = [list(lines[0]), ["---"] * len(lines[0]), *(list(line.values()) for line in lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def told_apart(results: list[dict[str, Any]]) -> str:
+    """What the same row gives with other seeds, and what follows."""
+    several = [group for group in repeated(results) if len(group.runs) > 1]
+    if not several:
+        return "No row was repeated with other seeds: no difference is called an improvement."
+    most = max(several, key=lambda group: group.spread)
+    return (
+        f"The largest minus the smallest of {most.name} with seeds {most.seeds} is "
+        f"{most.spread:.4f} bits/dim: a smaller difference is not called an improvement."
+    )
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; the first says what was run."""
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def unfinished(run: Path) -> str:
+    """What a run had found when it broke off."""
+    about, *rest = log_of(run)
+    last = rest[-1] if rest else about
+    scored = [record["validation"] for record in rest if "validation" in record]
+    found = f"{scored[-1]:.4f} bits/dim on the first {LOOKED_AT:,}" if scored else "nothing scored"
+    return (
+        f"{run}: {about['row']}, seed {about['seed']}, broke off at step {last['step']:,} after "
+        f"{last['seconds'] / 60:.2f} of {about['seconds_allowed'] / 60:.2f} minutes; {found}"
+    )
+
+
+def draw_curves(path: Path, runs: list[Path]) -> None:
+    """Bits/dim on the images scored along the way over the minutes, a line for each run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    panel = figure.add_subplot()
+    settled = []
+    for number, run in enumerate(runs):
+        about, *rest = log_of(run)
+        looks = [(r["seconds"] / 60, r["validation"]) for r in rest if "validation" in r]
+        panel.plot(
+            [at for at, _ in looks],
+            [bits for _, bits in looks],
+            label=f"{about['row']}, seed {about['seed']}",
+            linestyle=("-", "--", ":")[number // 10 % 3],
+            marker=".",
+        )
+        settled += [bits for _, bits in looks[len(looks) // 4 :]]
+    if settled:  # the first looks would flatten all the rest
+        panel.set_ylim(min(settled) - 0.02, max(settled) + 0.02)
+    title = f"averaged weights on the first {LOOKED_AT:,} held-out images"
+    panel.set(xlabel="minutes", ylabel="bits/dim", title=title)
+    panel.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=7)
+    figure.savefig(path, dpi=120)
