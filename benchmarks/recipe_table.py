@@ -91,6 +91,7 @@ class Repeated:
             "ms/step": f"{1e3 * self.mean('seconds_each_step'):.1f}",
             "of peak": "" if peak is None else f"{peak:.1%}",
             "minutes": f"{self.mean('seconds') / 60:.2f}",
+            "compiling": f"{self.mean('seconds_compiling'):.0f} s",
             "held out, bits/dim": self._held_out(),
             "difference": "" if other is None else self._difference(other, spread),
             "test, bits/dim": self._tested(),

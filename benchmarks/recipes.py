@@ -6,9 +6,9 @@
     python benchmarks/recipes.py join RUN --out CHECKPOINT        what `axial.load` takes
 
 `FOLDER` holds train.npy and test.npy as `axial data` writes them. The last 5,000 training images
-are never trained on: rows are compared on them, by the last averaged weights. Compiling and scoring
-them count in the seconds. `--test` scores the test images once, after the time is over, in float32
-and with the weights as they are kept, rounded to bfloat16.
+are never trained on: rows are compared on them, by the last averaged weights. Scoring them counts
+in the seconds, compiling the first step does not. `--test` scores the test images once, after the
+time is over, in float32 and with the weights as they are kept, rounded to bfloat16.
 """
 
 import argparse

@@ -50,9 +50,10 @@ class HeldOut:
 class Timed:
     """Training that ends on time: its number of steps is estimated anew at every look.
 
-    So the learning rate, a cosine over the steps, comes to zero as the time does. `plan` gives
-    the configuration for a number of steps, or for fewer, which then end the run; `vary` changes
-    a batch before it is trained on.
+    So the learning rate, a cosine over the steps, comes to zero as the time does. The first step,
+    which compiles, does not count: what an earlier run left compiled would favour the next one.
+    `plan` gives the configuration for a number of steps, or for fewer, which then end the run;
+    `vary` changes a batch before it is trained on.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Timed:
                 each = (time.monotonic() - seen) / (self.step - first)
                 if self.step == 1:
                     self.compiling = each
+                    self.began = time.monotonic()
                 else:
                     self.pace.append(each)
                 rate = self.trainer.config.rate_at(self.step - 1)
@@ -105,7 +107,7 @@ class Timed:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the first step."""
         return time.monotonic() - self.began
 
     @property

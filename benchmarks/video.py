@@ -7,9 +7,10 @@
     python benchmarks/video.py join RUN --out CHECKPOINT  what `axial.load` takes
 
 `DATA` is what benchmarks/video_clips.py writes. Both forms have as many blocks, the same width and
-as many positions in a step, are given the first frame, and take the same seconds: compiling and
-scoring the validation clips counted, the test at the end not. The averaged weights that were best
-on the validation clips are tested. Codecs on the same clips: benchmarks/video_codecs.py.
+as many positions in a step, are given the first frame, and take the same seconds: scoring the
+validation clips counted, compiling the first step and the test at the end not. The averaged
+weights that were best on the validation clips are tested. Codecs on the same clips:
+benchmarks/video_codecs.py.
 """
 
 import argparse
@@ -253,9 +254,8 @@ def describe(found: dict[str, Any]) -> str:
         f"{found['standard_error'] or math.nan:.4f} on {found['examples']} clips; validation "
         f"{found['validation']:.4f}",
         f"{found['parameters']:,} parameters, {found['training']['steps']:,} steps of "
-        f"{found['training']['batch']} in {found['seconds']:.0f} s, "
-        f"{found['seconds_compiling']:.0f} s of it until the first was done, then "
-        f"{1e3 * found['seconds_each_step']:.1f} ms each",
+        f"{found['training']['batch']}: the first {found['seconds_compiling']:.0f} s, then "
+        f"{found['seconds']:.0f} s, {1e3 * found['seconds_each_step']:.1f} ms each",
         f"{found['positions_per_second']:,.0f} positions/s, {found['teraflops']:.1f} "
         f"TFLOP/s{share}{memory}",
         f"by frame: {frames}",

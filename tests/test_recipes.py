@@ -261,6 +261,7 @@ def fake(folder, row, bits, *, seed=0, seconds=240, test=None, looks=None, peak=
         "examples": 6000 * setting.batch,
         "seconds": seconds + 0.3,
         "seconds_each_step": 0.0388,
+        "seconds_compiling": 31.2,
         "peak_share": peak,
         "validation": {"bits_per_dim": bits, "standard_error": 0.0091},
         "looks": looks,
@@ -314,6 +315,7 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
         "38.8",
         "30.0%",
     )
+    assert other["compiling"] == "31 s"
     assert (paper["of peak"], paper["minutes"], paper["against"]) == ("", "20.00", "")
     assert f"{broken}: heads-3, seed 0, broke off at step 3 after 3.00 of 4.00 minutes" in text
     assert text.splitlines()[-1] == (
