@@ -19,6 +19,8 @@ from axial.survey import codec_bits
 STEPS = 10_500
 TRAIN = ["--steps", str(STEPS), "--validation", "1000", "--validate-every", "1500"]
 TRAIN += ["--save-every", "1500", "--sample-every", "0"]
+# The preset as it was then.
+TRAIN += ["--width", "512", "--heads", "8", "--optimizer", "adamw", "--learning-rate", "0.001"]
 
 
 def show(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """What a step of training costs on this device, and what the loop around it adds.
 
-    python benchmarks/training.py --preset cifar10 --batch 256 [--data train.npy] [--bare --profile]
+    python benchmarks/training.py --preset base --batch 256 [--data train.npy] [--bare --profile]
 
 The loop is `axial.train` itself: batches from the file, or from one of random numbers, log and,
 with --saving, checkpoints. A bare step is forward, backward, optimizer and averages on one batch.
@@ -123,7 +123,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", help="a packed .npy file; random pictures unless told")
-    parser.add_argument("--preset", default="cifar10", choices=sorted(PRESETS))
+    parser.add_argument("--preset", default="base", choices=sorted(PRESETS))
     parser.add_argument("--batch", type=int, help="that of the preset unless told")
     parser.add_argument("--steps", type=int, default=100, help="after the first ones")
     parser.add_argument("--saving", action="store_true", help="a checkpoint in the middle")

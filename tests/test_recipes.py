@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import get_args
 
 import numpy as np
@@ -12,9 +12,9 @@ from conftest import load_script
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import axial
-from axial.config import DataShape, Optimizer
+from axial.config import DataShape, Optimizer, TrainConfig
 from axial.cost import parameters
-from axial.presets import imagenet32
+from axial.presets import PRESETS, imagenet32
 
 CIFAR = DataShape(axes=(32, 32), channels=3, classes=10)
 recipes = load_script("benchmarks/recipes.py")
@@ -75,6 +75,20 @@ def test_the_first_row_trains_as_the_authors_but_for_what_counts_in_steps():
     assert (1 - ours.ema) * 8000 == pytest.approx((1 - authors.ema) * authors.steps)
     letter = recipes.setting_of("paper-to-the-letter").training(8000, seed=0)
     assert (letter.warmup, letter.ema, letter.ema_warmup) == (5000, 0.99995, False)
+
+
+@pytest.mark.parametrize(("row", "name"), [("small", "cifar10"), ("paper", "cifar10-paper")])
+def test_presets_are_what_the_rows_found(row, name):
+    shape = replace(CIFAR, classes=0)
+    preset, setting = PRESETS[name](shape), recipes.setting_of(row)
+    assert preset.model == setting.model(shape)
+    ours, steps = preset.training, preset.training.steps
+    theirs = setting.training(steps, seed=0)
+    given = {field.name for field in fields(TrainConfig)} & asdict(setting).keys()
+    shared = (given | {"ema_warmup", "hold_out", "clip"}) - {"warmup", "ema"}
+    assert {n: getattr(ours, n) for n in shared} == {n: getattr(theirs, n) for n in shared}
+    assert ours.ema_at(steps) == pytest.approx(theirs.ema_at(steps))
+    assert ours.warmup in (setting.warmup, setting.warmup * steps // 8000)
 
 
 def test_one_seed_starts_all_rows_from_the_same_weights_and_the_labels_from_their_own():

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from axial import shipped
 from axial.config import ModelConfig
 from axial.disk import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
@@ -65,16 +66,22 @@ def load(
 
     `folder` is what `save` or `axial import` wrote, or a training run: its best averaged weights
     so far, or, before any were scored, those of its last checkpoint. `weights="raw"` are a
-    run's last weights before averaging.
+    run's last weights before averaging. Where there is no such folder it may be the name of a
+    model that comes with the package: those are kept in bfloat16, and computed with in float32.
     """
     folder = Path(folder)
     device = usable(device)
+    if (own := shipped.folder_of(folder)) is not None and weights == "ema":
+        return load(own).float().to(device)
     if Run.exists(folder) and (weights == "raw" or not is_file(folder / _WEIGHTS)):
         return _load_from_run(Run(folder), weights).to(device)
     if weights == "raw":
         raise CheckpointError(f"{folder}: is no training run, and holds one set of weights only")
     if not is_file(folder / _WEIGHTS):
-        raise CheckpointError(f"{folder}: no such checkpoint; it should hold {_WEIGHTS}")
+        raise CheckpointError(
+            f"{folder}: no such checkpoint; name a folder that holds {_WEIGHTS}, a run, or a model "
+            f"that comes with axial ({', '.join(shipped.names()) or 'there is none'})"
+        )
     tensors, metadata = read_tensors(folder / _WEIGHTS)
     mark = metadata.get("fingerprint")
     config, wanted = _read_config(folder, mark)

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 import axial
+from axial import shipped
 from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainConfig
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError, is_out_of_memory
@@ -110,7 +111,8 @@ def evaluate(
     """Score a data set: bits/dim over every element of every example, with its standard error.
 
     Args:
-        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        checkpoint: The folder of a training run, one that `save` or `axial import` wrote, or the
+            name of a model that comes with axial.
         data: A packed .npy file or any source that `axial data` takes; what the run was
             trained on unless told.
         weights: The averaged weights of a run, or the raw ones.
@@ -229,7 +231,8 @@ def info(
     """Tell what a preset, a checkpoint or a packed array is: its data, sizes, cost and levels.
 
     Args:
-        what: The name of a preset, the folder of a checkpoint, or a packed .npy file.
+        what: The name of a preset or of a model that comes with axial, the folder of a
+            checkpoint, or a packed .npy file.
         duplicates: Another packed array; count examples that repeat within and across the two.
         axes: Fit the preset to data with these axes, slowest first.
         channels: Fit the preset to data with this many channels.
@@ -243,12 +246,20 @@ def info(
         own = {name: getattr(config, name) for name in shape}
         config = PRESETS[what](DataShape(**(own | asked))).model
         print(describe(config))
-    elif _exists(what):
+        if not asked:
+            _tell_shipped(what)
+    elif _exists(what) or shipped.folder_of(what) is not None:
         if asked:
             raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
         print(_array(what, duplicates) if what.endswith(".npy") else _checkpoint(what))
     else:
         raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
+
+
+def _tell_shipped(name: str) -> None:
+    """Say that a trained model of this name is there, if it is."""
+    if (folder := shipped.folder_of(name)) is not None:
+        print(f"\ntrained     comes with axial, as {name}: see {folder / 'README.md'}")
 
 
 def _exists(path: str) -> bool:
@@ -282,7 +293,8 @@ def sample(
     """Draw from a checkpoint: a sheet, a folder of PNGs, an array, or for video a moving picture.
 
     Args:
-        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        checkpoint: The folder of a training run, one that `save` or `axial import` wrote, or the
+            name of a model that comes with axial.
         out: A .png sheet, a .npy array, a .gif or .mp4 of video, or without an ending a folder
             of PNGs; how it was drawn is written beside it.
         how: How to draw.
@@ -315,7 +327,8 @@ def complete(
     Clips may have any number of frames, if those to keep are there.
 
     Args:
-        checkpoint: The folder of a training run, or one that `save` or `axial import` wrote.
+        checkpoint: The folder of a training run, one that `save` or `axial import` wrote, or the
+            name of a model that comes with axial.
         source: A packed .npy file or any source that `axial data` takes.
         out: As for `axial sample`; .npy and a folder hold the continuations alone.
         what: What to keep, and how to continue it.
