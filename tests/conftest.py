@@ -6,10 +6,11 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from axial import AxialTransformer, ModelConfig, save
+from axial import AxialTransformer, ModelConfig, pack, save
 
 torch.set_num_threads(1)
 
@@ -134,3 +135,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """A folder of pictures of 4 x 4 in which each knows its number, as `axial data` writes them."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for split, count in (("train", 5040), ("test", 30)):
+        number = np.arange(count)
+        x = np.zeros((count, 4, 4, 3), np.uint8)
+        x[:, 0, 0, 0], x[:, 0, 0, 1] = number % 256, number // 256
+        np.savez(folder / f"{split}.npz", x=x, y=number % 10)
+        pack(folder / f"{split}.npz", folder / f"{split}.npy", workers=1)
+    return folder

@@ -28,22 +28,9 @@ def command(*words):
         recipes.main()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Pictures of 4 x 4 in which each knows its number, as `axial data` writes them."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for split, count in (("train", 5040), ("test", 30)):
-        number = np.arange(count)
-        x = np.zeros((count, 4, 4, 3), np.uint8)
-        x[:, 0, 0, 0], x[:, 0, 0, 1] = number % 256, number // 256
-        np.savez(folder / f"{split}.npz", x=x, y=number % 10)
-        axial.pack(folder / f"{split}.npz", folder / f"{split}.npy", workers=1)
-    return folder
-
-
-def run(row, folder, out, *words, seconds=2):
+def run(row, pictures, out, *words, seconds=2):
     how = ["--seconds", seconds, "--width", 120, "--batch", 4, "--warmup", 3, "--limit", 20]
-    command("run", row, "--data", folder, "--out", out, "--device", "cpu", *how, *words)
+    command("run", row, "--data", pictures, "--out", out, "--device", "cpu", *how, *words)
     return json.loads((out / "result.json").read_text())
 
 
@@ -103,7 +90,7 @@ def test_one_seed_starts_all_rows_from_the_same_weights_and_the_labels_from_thei
 
 
 def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_saw(
-    folder, tmp_path, monkeypatch
+    pictures, tmp_path, monkeypatch
 ):
     seen = set()
     at = recipes.TrainingBatches.at
@@ -122,7 +109,7 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
         return recipes.evaluate(*words, **how)
 
     monkeypatch.setattr(sys.modules["timed"], "evaluate", score)
-    result = run("base", folder, tmp_path / "run", "--test", seconds=6)
+    result = run("base", pictures, tmp_path / "run", "--test", seconds=6)
     assert result["seconds"] == pytest.approx(6, abs=1)
     assert seen == set(range(20))
     *along, last = scored
@@ -138,14 +125,14 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
     assert log[-1]["at_end"] == result["validation"]["bits_per_dim"]
 
     command("join", tmp_path / "run", "--out", tmp_path / "model")
-    model, test = axial.load(tmp_path / "model"), axial.open_packed(folder / "test.npy")
+    model, test = axial.load(tmp_path / "model"), axial.open_packed(pictures / "test.npy")
     again = axial.evaluate(model, test, subset=np.arange(20)).bits_per_dim
     assert result["test"]["bits_per_dim"] == pytest.approx(again, abs=1e-6)  # of what is kept
     assert result["test"]["precision"] == "float32"
 
 
 def test_a_run_that_breaks_off_leaves_its_log_and_no_result_of_an_earlier_one(
-    folder, tmp_path, monkeypatch, capsys
+    pictures, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "run"
     out.mkdir()
@@ -161,7 +148,7 @@ def test_a_run_that_breaks_off_leaves_its_log_and_no_result_of_an_earlier_one(
 
     monkeypatch.setattr(sys.modules["timed"], "evaluate", fail)
     with pytest.raises(MemoryError):
-        run("base", folder, out)
+        run("base", pictures, out)
     assert [path.name for path in out.iterdir()] == ["log.jsonl"]
     command("table", out)
     told = capsys.readouterr().out
@@ -169,11 +156,11 @@ def test_a_run_that_breaks_off_leaves_its_log_and_no_result_of_an_earlier_one(
     assert f"{scored[0].bits_per_dim:.4f} bits/dim on the first" in told
 
 
-def test_rows_with_other_norms_or_labels_run_too(folder, tmp_path):
-    rms = run("rms-norm", folder, tmp_path / "rms", seconds=1)
+def test_rows_with_other_norms_or_labels_run_too(pictures, tmp_path):
+    rms = run("rms-norm", pictures, tmp_path / "rms", seconds=1)
     with pytest.raises(SystemExit, match="rms-norm is no model"):
         command("join", tmp_path / "rms", "--out", tmp_path / "model")
-    told = run("labels", folder, tmp_path / "labels", "--no-weights", seconds=1)
+    told = run("labels", pictures, tmp_path / "labels", "--no-weights", seconds=1)
     assert (rms["conditional"], told["conditional"]) == (False, True)
     assert told["validation"]["given_labels"] and told["model"]["classes"] == 10
     assert not list((tmp_path / "labels").glob("weights-*"))
@@ -209,10 +196,10 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def stepping(name, folder, device):
+def stepping(name, pictures, device):
     """A function that does one more step of a row."""
     setting = replace(recipes.setting_of(name), width=120)
-    packed = axial.open_packed(folder / "train.npy")
+    packed = axial.open_packed(pictures / "train.npy")
     team = recipes.Ranks(rank=0, count=1, device=torch.device(device))
     model = recipe_models.begun(setting, setting.model(packed.shape), 0, team.device)
     trainer = recipes.Trainer(model, setting.training(100, seed=0), team)
@@ -222,11 +209,11 @@ def stepping(name, folder, device):
 
 
 @pytest.mark.parametrize("name", ["base", "paper", "labels", "dropout-0.1", "rms-norm"])
-def test_a_step_asks_the_device_for_nothing(name, folder, monkeypatch):
+def test_a_step_asks_the_device_for_nothing(name, pictures, monkeypatch):
     # On a CPU alone, one_hot looks at the values it is given.
     one_hot = lambda x, count: (x.unsqueeze(-1) == torch.arange(count)).long()  # noqa: E731
     monkeypatch.setattr(torch.nn.functional, "one_hot", one_hot)
-    step = stepping(name, folder, "cpu")
+    step = stepping(name, pictures, "cpu")
     step()
     with Waits() as waits:
         reading = step()
@@ -236,8 +223,8 @@ def test_a_step_asks_the_device_for_nothing(name, folder, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_step_never_waits_for_a_gpu(folder):
-    step = stepping("base", folder, "cuda")
+def test_a_step_never_waits_for_a_gpu(pictures):
+    step = stepping("base", pictures, "cuda")
     step()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -247,9 +234,9 @@ def test_a_step_never_waits_for_a_gpu(folder):
 
 
 @pytest.mark.gpu
-def test_a_wide_residual_stays_wide(folder):
+def test_a_wide_residual_stays_wide(pictures):
     setting = replace(recipes.setting_of("base"), width=120)
-    config = setting.model(axial.open_packed(folder / "train.npy").shape)
+    config = setting.model(axial.open_packed(pictures / "train.npy").shape)
     model = recipe_models.start(config, 0, torch.device("cuda"))
     x = torch.randn(2, *config.axes, config.width, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
@@ -357,11 +344,11 @@ def test_a_run_of_a_row_that_has_changed_since_is_refused(tmp_path):
     command("table", run)
 
 
-def test_the_first_test_images_have_a_figure_of_their_own(folder, tmp_path, monkeypatch):
+def test_the_first_test_images_have_a_figure_of_their_own(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(recipes, "FEW", 7)
-    test = run("small", folder, tmp_path / "run", "--test")["test"]
+    test = run("small", pictures, tmp_path / "run", "--test")["test"]
     command("join", tmp_path / "run", "--out", tmp_path / "model")
-    model, packed = axial.load(tmp_path / "model"), axial.open_packed(folder / "test.npy")
+    model, packed = axial.load(tmp_path / "model"), axial.open_packed(pictures / "test.npy")
     first = axial.evaluate(model, packed, subset=np.arange(7)).bits_per_dim
     assert test["first"] == 7
     assert test["bits_per_dim_of_first"] == pytest.approx(first, abs=1e-6)
@@ -374,8 +361,8 @@ def test_rows_are_listed_with_what_they_change(capsys):
     assert "more-outer           14.5M  small: layers 3/6/3 (4/4/4)" in out
 
 
-def test_a_run_of_so_many_steps_ends_after_them_and_is_scored(folder, tmp_path):
-    result = run("lstm", folder, tmp_path / "run", "--steps", 12, seconds=60)
+def test_a_run_of_so_many_steps_ends_after_them_and_is_scored(pictures, tmp_path):
+    result = run("lstm", pictures, tmp_path / "run", "--steps", 12, seconds=60)
     assert result["steps"] == result["training"]["steps"] == 12 and result["seconds"] < 50
     assert result["tried"]["steps"] == 12
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]

@@ -1,0 +1,211 @@
+"""The model that comes with the package: made of a run, checked on this machine, shown.
+
+    python benchmarks/ship.py make RUN --name cifar10            the model's folder, with its card
+    python benchmarks/ship.py check cifar10 --data test.npy      a CPU's figures beside the GPU's
+    python benchmarks/ship.py show cifar10 --out docs/figures    samples, completions, bits
+
+`RUN` is what `benchmarks/recipes.py run ROW --test` left. What is shown are the model's own
+samples: the data it learned from is not ours to publish.
+"""
+
+import argparse
+import json
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from recipe_rows import Setting
+from timed import joined
+
+import axial
+from axial import shipped
+from axial.cli import main as axial_command
+from axial.config import ModelConfig
+
+MOST_BYTES = 30e6
+DRAWN, DRAWING_SECONDS = 16, 60
+OFF = 0.002
+"""Bits/dim by which two machines may differ."""
+CARD = """# {name}
+
+An Axial Transformer of {title}, unconditional: {parameters:,} parameters, arrays of {shape}
+integers below {values}, exact bits/dim. Weights are kept in bfloat16; `axial.load("{name}")` gives
+them in float32.
+
+    axial sample {name} --count 64 --out samples.png
+    axial complete {name} SOURCE --keep 16 --candidates 16 --out completed.png
+    axial evaluate {name} --data test.npy --map bits.png
+
+| | |
+|---|---|
+| test, all {examples:,} images, float32, as kept | **{bits:.4f} bits/dim** +- {error:.4f} |
+| red, green given red, blue given both | {channels} bits/dim |
+| held out, the last {held_out:,} training images | {validation:.4f} bits/dim |
+| seen in training | {seen:,} images: {steps:,} steps of {batch}, {epochs:.1f} times each |
+| time | {minutes:.1f} minutes on one {device}, and {compiling:.0f} s to compile (torch {torch}) |
+| fingerprint | `{fingerprint}` |
+
+## Data
+
+The first {trained_on:,} of the {available:,} training images of CIFAR-10 (Krizhevsky, 2009),
+mirrored at random; labels were not used. The last {held_out:,} chose the recipe. The test images
+were scored once.
+
+## Recipe
+
+{recipe}.
+
+Found by `benchmarks/recipes.py`, whose table has what else was tried. This run was
+
+    python benchmarks/recipes.py run {row} --data FOLDER --out RUN --seconds {seconds:.0f} --test
+    python benchmarks/ship.py make RUN --name {name}
+
+and the preset of the same name is its recipe for data of your own: `axial train {name} --data ...`.
+
+## Limits
+
+It knows pictures of its own size and nothing of larger ones. Minutes of training are not days:
+published models of this data reach 2.80 bits/dim (Sparse Transformer). Samples have the colours,
+edges and textures of photographs, and seldom a thing one could name. A likelihood does not measure
+what a picture shows, and a low one does not prove that a picture is out of place. CIFAR-10 was
+gathered from the web, with the biases of such a collection. That a sample comes close to some
+training image cannot be ruled out.
+"""
+
+
+def make(args: argparse.Namespace) -> None:
+    """Write weights, configuration, figures and card."""
+    result = json.loads((args.run / "result.json").read_text())
+    if not result["test"]:
+        raise SystemExit(f"{args.run}: was not tested; run the row with --test")
+    model = joined(args.run)
+    result["probe"] = float(axial.bits_per_dim(model, probe(model.config)).mean())
+    folder = shipped.MODELS / args.name
+    axial.save(model.bfloat16(), folder)
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder / "README.md").write_text(card(args.name, result))
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    if size > MOST_BYTES:
+        raise SystemExit(f"{folder}: {size / 1e6:.1f} MB are more than {MOST_BYTES / 1e6:.0f}")
+    print(f"{folder}: {size / 1e6:.1f} MB, {result['test']['bits_per_dim']:.4f} bits/dim")
+
+
+def card(name: str, result: dict[str, Any]) -> str:
+    """What a model card says, all figures as the run found them."""
+    test, held_out = result["test"], result["validation"]
+    trained_on = held_out["data"]["examples"] - held_out["examples"]
+    return CARD.format(
+        name=name,
+        title=test["data"]["title"].removesuffix(f" {test['data']['split']}"),
+        shape=" x ".join(map(str, [*result["model"]["axes"], result["model"]["channels"]])),
+        values=result["model"]["values"],
+        available=held_out["data"]["examples"],
+        row=result["row"],
+        parameters=result["parameters"],
+        examples=test["examples"],
+        bits=test["bits_per_dim"],
+        error=test["standard_error"],
+        channels=", ".join(f"{bits:.3f}" for bits in test["per_channel"]),
+        validation=held_out["bits_per_dim"],
+        held_out=held_out["examples"],
+        trained_on=trained_on,
+        seen=result["examples"],
+        epochs=result["examples"] / trained_on,
+        steps=result["steps"],
+        batch=result["setting"]["batch"],
+        minutes=result["seconds"] / 60,
+        seconds=result["seconds_allowed"],
+        compiling=result["seconds_compiling"],
+        device=result["device"],
+        torch=result["torch"],
+        fingerprint=axial.fingerprint(axial.load(name)),
+        recipe=recipe(Setting(**result["setting"])),
+    )
+
+
+def recipe(s: Setting) -> str:
+    """A setting in words."""
+    encoder, outer, inner = s.layers
+    words = (
+        f"Width {s.width}, {s.heads} heads, {encoder} encoder, {outer} outer and {inner} inner "
+        f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}. {s.optimizer.title()}, rate "
+        f"{s.learning_rate} after {s.warmup} steps of warm-up, {s.schedule} to zero, weight decay "
+        f"{s.weight_decay}, batches of {s.batch}, bfloat16, weights averaged over the last "
+        f"{s.averaged_over:.0%} of the steps"
+    )
+    return textwrap.fill(words, 99)
+
+
+def probe(config: ModelConfig) -> torch.Tensor:
+    """A picture of waves: what a model makes of it tells whether it is still the same."""
+    grids = np.meshgrid(*(np.arange(n) / n for n in config.axes), indexing="ij")
+    tones = [
+        sum(np.sin(2 * np.pi * (at * (axis + 1) + channel / 7)) for axis, at in enumerate(grids))
+        for channel in range(config.channels)
+    ]
+    x = np.stack(tones, -1) / (2 * len(grids)) + 0.5
+    return torch.from_numpy(x * (config.values - 1)).round().long()[None]
+
+
+def check(args: argparse.Namespace) -> None:
+    """Score and draw on a CPU; fail if it is another model there, or slow."""
+    recorded = json.loads((shipped.MODELS / args.name / "result.json").read_text())
+    model, packed = axial.load(args.name), axial.open_packed(args.data)
+    first = recorded["test"]["first"]
+    begun = time.perf_counter()
+    here = axial.evaluate(model, packed, subset=np.arange(first)).bits_per_dim
+    off = here - recorded["test"]["bits_per_dim_of_first"]
+    print(
+        f"the first {first} test images: {here:.4f} bits/dim on this CPU, {off:+.5f} to "
+        f"{recorded['device']}, in {time.perf_counter() - begun:.0f} s"
+    )
+    begun = time.perf_counter()
+    axial.draw(model, DRAWN, seed=0)
+    drawing = time.perf_counter() - begun
+    print(f"{DRAWN} pictures drawn in {drawing:.1f} s on {torch.get_num_threads()} cores")
+    if abs(off) > OFF or drawing > DRAWING_SECONDS:
+        raise SystemExit(f"more than {OFF} bits/dim apart, or above {DRAWING_SECONDS} s")
+
+
+def show(args: argparse.Namespace) -> None:
+    """Draw what the README shows, by the commands of a user."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    stem = args.out / args.name
+    drawn = args.scratch / "samples.npy"
+    args.scratch.mkdir(parents=True, exist_ok=True)
+    for out in (drawn, f"{stem}_samples.png"):
+        axial_command(["sample", args.name, "--count", "32", "--batch", "16", "--out", str(out)])
+    few = args.scratch / "few.npy"
+    np.save(few, np.load(drawn)[:8])
+    keep = ["--keep", "16", "--candidates", "16", "--count", "4", "--seed", "1"]
+    out = f"{stem}_completions.png"
+    axial_command(["complete", args.name, str(few), *keep, "--out", out])
+    axial_command(["evaluate", args.name, "--data", str(few), "--map", f"{stem}_bits.png"])
+
+
+def main() -> None:
+    """Do one step."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    steps = parser.add_subparsers(required=True)
+    step = steps.add_parser("make", help="put the model's folder together")
+    step.add_argument("run", type=Path)
+    step.add_argument("--name", required=True)
+    step.set_defaults(do=make)
+    step = steps.add_parser("check", help="score and draw on this CPU")
+    step.add_argument("name")
+    step.add_argument("--data", required=True, help="the packed test images")
+    step.set_defaults(do=check)
+    step = steps.add_parser("show", help="draw the pictures of the README")
+    step.add_argument("name")
+    step.add_argument("--out", type=Path, required=True)
+    step.add_argument("--scratch", type=Path, default=Path("build"), help="for arrays between")
+    step.set_defaults(do=show)
+    args = parser.parse_args()
+    args.do(args)
+
+
+if __name__ == "__main__":
+    main()
