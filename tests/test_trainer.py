@@ -309,6 +309,15 @@ def test_a_recorded_run_goes_on_from_a_state_that_is_put_into_it():
     torch.testing.assert_close(again, first, rtol=1e-5, atol=0)
 
 
+@pytest.mark.gpu
+def test_an_lstm_learns_on_a_gpu_unrecorded():
+    alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+    model = tiny_model(replace(COLOUR, inner="lstm", decoder_layers=(2, 1))).float()
+    trainer = Trainer(model, replace(TRAINING, precision="float32", compile=False), alone)
+    readings = [trainer.step(n, batch_of(COLOUR, 6)).cpu() for n in range(8)]
+    assert trainer.recording is None and readings[-1][0] < readings[0][0]
+
+
 def losses_with_dropout(*, compile):
     """Of some steps on a GPU, in float32."""
     alone = Ranks(rank=0, count=1, device=torch.device("cuda"))

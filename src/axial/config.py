@@ -294,7 +294,7 @@ class TrainConfig:
     compile: bool | None = None
     """Unless told, torch.compile on a GPU and not on a CPU."""
     record: bool = True
-    """On one GPU, if memory allows: replay a recorded step instead of launching it anew."""
+    """On one GPU, if memory allows and there is no LSTM: replay a recorded step."""
     log_every: int = 10
     """Updates from one line of the log to the next."""
     save_every: int = 500

@@ -112,6 +112,7 @@ class Trainer:
                 group["lr"] = self.rate
         self.recording: Recording | None = None
         self.recorded = config.record and on_gpu and ranks.count == 1
+        self.recorded &= model.config.inner != "lstm"  # not known whether torch's can be
         self.alike, self.kinds = 0, kinds([])
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(ranks.device)
