@@ -16,13 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from axial import shipped
 from axial.config import ModelConfig
 from axial.disk import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer
 from axial.ranks import usable
 from axial.runs import Run
+from axial.shipped import shipped_folder, shipped_names
 from axial.tensors import check_format, hash_tensors, is_file, read_json, read_tensors
 
 FORMAT = 1
@@ -71,7 +71,7 @@ def load(
     """
     folder = Path(folder)
     device = usable(device)
-    if (own := shipped.folder_of(folder)) is not None and weights == "ema":
+    if (own := shipped_folder(folder)) is not None and weights == "ema":
         return load(own).float().to(device)
     if Run.exists(folder) and (weights == "raw" or not is_file(folder / _WEIGHTS)):
         return _load_from_run(Run(folder), weights).to(device)
@@ -80,7 +80,7 @@ def load(
     if not is_file(folder / _WEIGHTS):
         raise CheckpointError(
             f"{folder}: no such checkpoint; name a folder that holds {_WEIGHTS}, a run, or a model "
-            f"that comes with axial ({', '.join(shipped.names()) or 'there is none'})"
+            f"that comes with axial ({', '.join(shipped_names()) or 'there is none'})"
         )
     tensors, metadata = read_tensors(folder / _WEIGHTS)
     mark = metadata.get("fingerprint")

@@ -20,11 +20,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 import axial
-from axial import shipped
 from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainConfig
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.presets import PRESETS
+from axial.shipped import shipped_folder
 from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
 _T = TypeVar("_T")
@@ -248,7 +248,7 @@ def info(
         print(describe(config))
         if not asked:
             _tell_shipped(what)
-    elif _exists(what) or shipped.folder_of(what) is not None:
+    elif _exists(what) or shipped_folder(what) is not None:
         if asked:
             raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
         print(_array(what, duplicates) if what.endswith(".npy") else _checkpoint(what))
@@ -258,7 +258,7 @@ def info(
 
 def _tell_shipped(name: str) -> None:
     """Say that a trained model of this name is there, if it is."""
-    if (folder := shipped.folder_of(name)) is not None:
+    if (folder := shipped_folder(name)) is not None:
         print(f"\ntrained     comes with axial, as {name}: see {folder / 'README.md'}")
 
 

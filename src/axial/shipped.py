@@ -8,12 +8,12 @@ from pathlib import Path
 MODELS = Path(__file__).parent / "models"
 
 
-def names() -> list[str]:
+def shipped_names() -> list[str]:
     """Of all of them."""
     return sorted(found.parent.name for found in MODELS.glob("*/model.safetensors"))
 
 
-def folder_of(name: Path | str) -> Path | None:
+def shipped_folder(name: Path | str) -> Path | None:
     """Where a model of that name is kept; None if there is none, or a folder of the user's."""
-    known = str(name) in names() and not Path(name).exists()
+    known = str(name) in shipped_names() and not Path(name).exists()
     return MODELS / name if known else None
