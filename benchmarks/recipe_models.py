@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from recipe_rows import Setting
 from torch import Tensor, nn
 
-from axial.config import ModelConfig
+from axial.config import ModelConfig, TrainConfig
 from axial.layers import Blocks
 from axial.model import AxialTransformer
+from axial.ranks import Ranks
 from axial.trainer import Trainer
 
 VALUE_OCTAVES, POSITION_OCTAVES = 6, 4
@@ -24,19 +25,21 @@ def begun(
     setting: Setting, config: ModelConfig, seed: int, device: torch.device
 ) -> AxialTransformer:
     """The model that a row trains, before its first step."""
-    model = with_norms(setting, start(config, seed, device))
+    model = shaped(setting, start(config, seed, device))
     if setting.embedding == "smooth":
         smooth_embedding(model)
     if setting.positions == "smooth":
         smooth_positions(model)
-    if setting.residual == "float32":
-        widen_residual(model)
     return model
 
 
-def with_norms(setting: Setting, model: AxialTransformer) -> AxialTransformer:
-    """The same model with the norms of a row."""
-    return with_rms_norms(model) if setting.norm == "rms" else model
+def shaped(setting: Setting, model: AxialTransformer) -> AxialTransformer:
+    """The same weights with the norms and the residual of a row."""
+    if setting.norm == "rms":
+        with_rms_norms(model)
+    if setting.residual == "float32":
+        widen_residual(model)
+    return model
 
 
 class RMSNorm(nn.LayerNorm):
@@ -101,12 +104,18 @@ def widen_residual(model: AxialTransformer) -> None:
             module.__class__ = WideBlocks
 
 
-class RMSTrainer(Trainer):
-    """Training of a model with RMSNorm."""
+class RowTrainer(Trainer):
+    """Training of a row, whose averaged weights are scored in a model like the one that learns."""
+
+    def __init__(
+        self, setting: Setting, model: AxialTransformer, config: TrainConfig, team: Ranks
+    ) -> None:
+        super().__init__(model, config, team)
+        self.setting = setting
 
     def averaged(self) -> AxialTransformer:
         """The model with the averaged weights."""
-        return with_rms_norms(super().averaged())
+        return shaped(self.setting, super().averaged())
 
 
 def start(config: ModelConfig, seed: int, device: torch.device) -> AxialTransformer:

@@ -161,7 +161,11 @@ def told_apart(results: list[dict[str, Any]]) -> str:
 
 def log_of(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's log; the first says what was run."""
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    path = run / "log.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    if not lines:
+        raise SystemExit(f"{run}: there is no run, or it never began")
+    return [json.loads(line) for line in lines]
 
 
 def unfinished(run: Path) -> str:

@@ -12,7 +12,6 @@ time is over, in float32 and with the weights as they are kept, rounded to bfloa
 """
 
 import argparse
-import json
 import statistics
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from recipe_models import RMSTrainer, begun, with_norms
+from recipe_models import RowTrainer, begun, shaped
 from recipe_rows import HELD_OUT, ROWS, Setting, changes_of, setting_of
 from recipe_table import LOOKED_AT, table, table_of
 from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, write_parts
@@ -33,7 +32,7 @@ from axial.evaluation import Evaluation, evaluate, write_json
 from axial.model import AxialTransformer
 from axial.ranks import Ranks, ranks
 from axial.readings import matrix_peak
-from axial.trainer import State, Trainer
+from axial.trainer import State
 
 SCORING_SHARE = 0.1
 """Of the time, what scoring along the way may take."""
@@ -45,6 +44,8 @@ TRIED = ("width", "batch", "warmup")
 
 def run(args: argparse.Namespace) -> None:
     """Train one row for some seconds, score it, write what was found."""
+    if args.steps is not None and args.steps < 2:
+        raise SystemExit(f"--steps {args.steps}: the first does not count; use 2 or more")
     tried = {name: getattr(args, name) for name in TRIED if getattr(args, name) is not None}
     setting = replace(setting_of(args.row), **tried)
     packed = open_packed(args.data / "train.npy")
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     with ranks(args.device) as team:
         weights, found = train(setting, packed, team, result, args)
         weights = {name: value.bfloat16().float() for name, value in weights.items()}
-        model = with_norms(setting, AxialTransformer.from_weights(config, weights))
+        model = shaped(setting, AxialTransformer.from_weights(config, weights))
         if args.weights:
             write_parts(args.out, model)  # before anything else can fail
         result |= found | {"test": None}
@@ -92,7 +93,7 @@ def train(
     peak = matrix_peak(team.device)
     used, held_out = (part[: args.limit] for part in split(len(packed), HELD_OUT, "last"))
     model = begun(setting, config, args.seed, team.device)
-    trainer = (RMSTrainer if setting.norm == "rms" else Trainer)(model, plan(UNKNOWN_STEPS), team)
+    trainer = RowTrainer(setting, model, plan(UNKNOWN_STEPS), team)
     scored = HeldOut(
         packed=packed,
         along=held_out[:LOOKED_AT],
@@ -131,7 +132,8 @@ def first_bits(found: Evaluation) -> float:
 def clear(folder: Path) -> None:
     """Make a folder for a run, without what an earlier one left there."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in [folder / "result.json", *folder.glob("weights-*.safetensors")]:
+    parts = folder.glob("weights-*.safetensors")
+    for path in [folder / "result.json", folder / "log.jsonl", *parts]:
         path.unlink(missing_ok=True)
 
 
@@ -146,9 +148,6 @@ def show_rows(args: argparse.Namespace) -> None:
 
 def join(args: argparse.Namespace) -> None:
     """Put the parts of a run's weights together."""
-    result = json.loads((args.run / "result.json").read_text())
-    if result["setting"]["norm"] != "layer":
-        raise SystemExit(f"{args.run}: {result['row']} is no model that `axial.load` knows")
     join_parts(args.run, args.out)
 
 
@@ -163,7 +162,9 @@ def main() -> None:
     step.add_argument("--data", type=Path, required=True, help="holds train.npy and test.npy")
     step.add_argument("--out", type=Path, required=True, help="folder for log, result, weights")
     step.add_argument("--seconds", type=float, default=240)
-    step.add_argument("--steps", type=int, help="end after so many, for rows at equal steps")
+    step.add_argument(
+        "--steps", type=int, help="end after so many, for rows at equal steps: 2 or more"
+    )
     step.add_argument("--seed", type=int, default=0)
     step.add_argument("--test", action="store_true", help="score the test images at the end")
     step.add_argument("--no-weights", dest="weights", action="store_false", help="keep no weights")

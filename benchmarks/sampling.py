@@ -74,7 +74,7 @@ LARGE = [
     ),
     Setting("25.6M parameters: width 512, 4/4/4 layers", 3, 512, 8, 4, 256, torch.bfloat16, 2),
 ]
-"""Drawn by ours alone, at 32 x 32, with where the time goes."""
+"""At 32 x 32, with where the time goes; one row by the paper's sampler."""
 
 
 def seconds(run: Callable[[], object], *, repeats: int) -> float:
@@ -282,6 +282,8 @@ def main() -> None:
     parser.add_argument("--sides", type=int, nargs="+", help="two or more, in growing order")
     args = parser.parse_args()
     gpu = args.device == "cuda"
+    if args.large and not gpu:
+        parser.error("--large is for a GPU")
     name = torch.cuda.get_device_name() if gpu else platform.machine() + " CPU"
     title = f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     print(title, flush=True)

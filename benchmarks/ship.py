@@ -46,7 +46,7 @@ them in float32.
 | held out, the last {held_out:,} training images | {validation:.4f} bits/dim |
 | seen in training | {seen:,} images: {steps:,} steps of {batch}, {epochs:.1f} times each |
 | time | {minutes:.1f} minutes on one {device}, and {compiling:.0f} s to compile (torch {torch}) |
-| fingerprint | `{fingerprint}` |
+| fingerprint, as loaded by name | `{fingerprint}` |
 
 ## Data
 
@@ -60,7 +60,8 @@ were scored once.
 
 Found by `benchmarks/recipes.py`, whose table has what else was tried. This run was
 
-    python benchmarks/recipes.py run {row} --data FOLDER --out RUN --seconds {seconds:.0f} --test
+    python benchmarks/recipes.py run {row} --data FOLDER --out RUN \\
+        --seconds {seconds:.0f} --seed {seed} --test
     python benchmarks/ship.py make RUN --name {name}
 
 and the preset of the same name is its recipe for data of your own: `axial train {name} --data ...`.
@@ -68,7 +69,7 @@ and the preset of the same name is its recipe for data of your own: `axial train
 ## Limits
 
 It knows pictures of its own size and nothing of larger ones. Minutes of training are not days:
-published models of this data reach 2.80 bits/dim (Sparse Transformer). Samples have the colours,
+the Sparse Transformer, for one, reached 2.80 bits/dim on this data in days. Samples have colours,
 edges and textures of photographs, and seldom a thing one could name. A likelihood does not measure
 what a picture shows, and a low one does not prove that a picture is out of place. CIFAR-10 was
 gathered from the web, with the biases of such a collection. That a sample comes close to some
@@ -81,19 +82,22 @@ def make(args: argparse.Namespace) -> None:
     result = json.loads((args.run / "result.json").read_text())
     if not result["test"]:
         raise SystemExit(f"{args.run}: was not tested; run the row with --test")
+    if result["tried"] or result["conditional"] or not result["setting"]["flip"]:
+        raise SystemExit(f"{args.run}: is not what the card says; run a row as it is, unlabelled")
     model = joined(args.run)
-    result["probe"] = float(axial.bits_per_dim(model, probe(model.config)).mean())
+    size = 2 * sum(p.numel() for p in model.parameters())
+    if size > MOST_BYTES:
+        raise SystemExit(f"{args.run}: {size / 1e6:.1f} MB are more than {MOST_BYTES / 1e6:.0f}")
+    result["probe"] = probe_bits(model)
+    text = card(args.name, result, axial.fingerprint(model))
     folder = shipped.MODELS / args.name
     axial.save(model.bfloat16(), folder)
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    (folder / "README.md").write_text(card(args.name, result))
-    size = sum(file.stat().st_size for file in folder.iterdir())
-    if size > MOST_BYTES:
-        raise SystemExit(f"{folder}: {size / 1e6:.1f} MB are more than {MOST_BYTES / 1e6:.0f}")
+    (folder / "README.md").write_text(text)
     print(f"{folder}: {size / 1e6:.1f} MB, {result['test']['bits_per_dim']:.4f} bits/dim")
 
 
-def card(name: str, result: dict[str, Any]) -> str:
+def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
     """What a model card says, all figures as the run found them."""
     test, held_out = result["test"], result["validation"]
     trained_on = held_out["data"]["examples"] - held_out["examples"]
@@ -121,7 +125,8 @@ def card(name: str, result: dict[str, Any]) -> str:
         compiling=result["seconds_compiling"],
         device=result["device"],
         torch=result["torch"],
-        fingerprint=axial.fingerprint(axial.load(name)),
+        fingerprint=fingerprint,
+        seed=result["seed"],
         recipe=recipe(Setting(**result["setting"])),
     )
 
@@ -131,16 +136,21 @@ def recipe(s: Setting) -> str:
     encoder, outer, inner = s.layers
     words = (
         f"Width {s.width}, {s.heads} heads, {encoder} encoder, {outer} outer and {inner} inner "
-        f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}. {s.optimizer.title()}, rate "
-        f"{s.learning_rate} after {s.warmup} steps of warm-up, {s.schedule} to zero, weight decay "
-        f"{s.weight_decay}, batches of {s.batch}, bfloat16, weights averaged over the last "
+        f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}. {s.optimizer.title()}, "
+        f"rate {s.learning_rate} after {s.warmup} steps of warm-up, then a {s.schedule} schedule, "
+        f"weight decay {s.weight_decay}, batches of {s.batch}, bfloat16, weights averaged over the last "
         f"{s.averaged_over:.0%} of the steps"
     )
     return textwrap.fill(words, 99)
 
 
-def probe(config: ModelConfig) -> torch.Tensor:
-    """A picture of waves: what a model makes of it tells whether it is still the same."""
+def probe_bits(model: axial.AxialTransformer) -> float:
+    """Bits/dim of a picture of waves: they tell, without any data, whether it is the same model."""
+    return float(axial.bits_per_dim(model, waves(model.config)).mean())
+
+
+def waves(config: ModelConfig) -> torch.Tensor:
+    """A picture that every machine draws alike."""
     grids = np.meshgrid(*(np.arange(n) / n for n in config.axes), indexing="ij")
     tones = [
         sum(np.sin(2 * np.pi * (at * (axis + 1) + channel / 7)) for axis, at in enumerate(grids))
@@ -155,6 +165,8 @@ def check(args: argparse.Namespace) -> None:
     recorded = json.loads((shipped.MODELS / args.name / "result.json").read_text())
     model, packed = axial.load(args.name), axial.open_packed(args.data)
     first = recorded["test"]["first"]
+    if abs(probe_bits(model) - recorded["probe"]) > OFF:
+        raise SystemExit(f"{args.name}: waves have other bits than when it was made")
     begun = time.perf_counter()
     here = axial.evaluate(model, packed, subset=np.arange(first)).bits_per_dim
     off = here - recorded["test"]["bits_per_dim_of_first"]

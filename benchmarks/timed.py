@@ -188,11 +188,15 @@ def write_parts(folder: Path, model: AxialTransformer) -> None:
 
 def joined(run: Path) -> AxialTransformer:
     """The model of a run, from the parts of its weights."""
-    config = json.loads((run / "result.json").read_text())["model"]
+    result = json.loads((run / "result.json").read_text())
+    if result.get("setting", {}).get("norm", "layer") != "layer":
+        raise SystemExit(f"{run}: {result['row']} is no model that `axial.load` knows")
     weights: State = {}
     for path in sorted(run.glob("weights-*.safetensors")):
         weights |= {name: value.float() for name, value in load_file(path).items()}
-    return AxialTransformer.from_weights(ModelConfig.from_json(config), weights)
+    if not weights:
+        raise SystemExit(f"{run}: kept no weights")
+    return AxialTransformer.from_weights(ModelConfig.from_json(result["model"]), weights)
 
 
 def join_parts(run: Path, out: Path) -> None:

@@ -86,9 +86,9 @@ def report_profile(step: Callable[[], object]) -> None:
 def random_pictures(path: Path, shape: DataShape, count: int) -> None:
     """Write examples that have the right shape, for want of real ones."""
     size = (count, *shape.axes, shape.channels)
-    values = np.random.default_rng(0).integers(shape.values, size=size)
+    values = np.random.default_rng(0).integers(shape.values, size=size, dtype=np.uint8)
     with PackedWriter(path) as writer:
-        writer.append(values.astype(np.uint8))
+        writer.append(values)
         facts: dict[str, Any] = {"source": "random", "version": None, "split": "train"}
         facts |= {"values": shape.values, "skipped": 0, "notes": ("random numbers",)}
         writer.finish(None, 0, None, **facts, command="python benchmarks/training.py")
@@ -131,6 +131,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="which kernels take its time")
     parser.add_argument("--device")
     args = parser.parse_args()
+    if args.profile and not torch.cuda.is_available():
+        parser.error("--profile is of a GPU's kernels")
     with tempfile.TemporaryDirectory() as folder, ranks(args.device) as team:
         if not args.data:
             args.data = str(Path(folder) / "random.npy")

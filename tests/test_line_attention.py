@@ -99,6 +99,13 @@ def test_a_projection_that_was_changed_is_called_as_it_is():
     torch.testing.assert_close(layer(x), layer.to_out.bias.expand_as(x), rtol=0, atol=0)
 
 
+def test_a_pruned_projection_learns():
+    layer = AxialAttention(32, 2, 0, causal=False).cuda().bfloat16()
+    torch.nn.utils.prune.random_unstructured(layer.to_qkv, "weight", amount=0.5)
+    for _ in range(2):  # its weight is computed anew by each call
+        layer(torch.randn(2, 4, 32, device="cuda", dtype=torch.bfloat16)).sum().backward()
+
+
 def test_no_places_at_all_have_no_gradient():
     qkv = torch.empty(2, 0, 3, 2, 3, 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     bias = torch.ones(48, device="cuda", requires_grad=True)

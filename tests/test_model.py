@@ -253,6 +253,13 @@ def test_dropout_acts_while_training_only_and_evaluating_restores_every_mode():
     assert model.training and not model.norm.training and model.embedding.training
 
 
+def test_shapes_can_be_asked_for_without_any_memory():
+    sizes = config((3, 4), channels=2)
+    with torch.device("meta"):
+        model, x = AxialTransformer(sizes), torch.zeros(5, 3, 4, 2, dtype=torch.long)
+    assert model(x, checked=True).shape == (5, 3, 4, 2, sizes.values)
+
+
 @pytest.mark.parametrize("branch", ["attention", "mlp"])
 def test_dropout_acts_on_each_residual_branch(branch):
     found = config((3, 4), dropout=0.5)

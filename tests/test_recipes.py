@@ -170,7 +170,7 @@ def test_rms_norm_takes_the_place_of_every_norm_and_of_no_weight():
     setting = replace(recipes.setting_of("rms-norm"), width=24)
     model = recipe_models.start(setting.model(CIFAR), 0, torch.device("cpu"))
     before = dict(model.named_parameters())
-    model = recipe_models.with_norms(setting, model)
+    model = recipe_models.shaped(setting, model)
     after = dict(model.named_parameters())
     assert before.keys() == after.keys() and all(after[name] is before[name] for name in before)
     norms = [m for m in model.modules() if isinstance(m, torch.nn.LayerNorm)]
@@ -202,7 +202,7 @@ def stepping(name, pictures, device):
     packed = axial.open_packed(pictures / "train.npy")
     team = recipes.Ranks(rank=0, count=1, device=torch.device(device))
     model = recipe_models.begun(setting, setting.model(packed.shape), 0, team.device)
-    trainer = recipes.Trainer(model, setting.training(100, seed=0), team)
+    trainer = recipe_models.RowTrainer(setting, model, setting.training(100, seed=0), team)
     batch = recipes.TrainingBatches(packed, 4, seed=0).at(0)
     steps = iter(range(100))
     return lambda: trainer.step(next(steps), batch)

@@ -4,7 +4,6 @@ import json
 import sys
 
 import pytest
-import torch
 from conftest import load_script
 from test_recipes import run
 
@@ -21,21 +20,25 @@ def command(*words):
         ship.main()
 
 
+@pytest.fixture(autouse=True)
+def models(tmp_path, monkeypatch):
+    """Where models would ship from."""
+    monkeypatch.setattr(shipped, "MODELS", tmp_path / "models")
+
+
 @pytest.fixture
 def made(pictures, tmp_path, monkeypatch):
-    """A model that was put together from a short run."""
-    monkeypatch.setattr(shipped, "MODELS", tmp_path / "models")
+    """A model that was put together from a short run, as if a row had been run as it is."""
     monkeypatch.setattr(sys.modules["test_recipes"].recipes, "FEW", 7)
-    result = run("small", pictures, tmp_path / "run", "--test")
+    result = run("small", pictures, tmp_path / "run", "--test", "--seed", 3)
+    result["tried"] = {}
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     command("make", tmp_path / "run", "--name", "toy")
     return result
 
 
 def test_the_card_has_the_figures_of_the_run_and_the_model_is_the_one_tested(
-    made,
-    pictures,
-    tmp_path,
-    capsys,
+    made, pictures, capsys
 ):
     card = (shipped.MODELS / "toy" / "README.md").read_text()
     test = made["test"]
@@ -46,26 +49,40 @@ def test_the_card_has_the_figures_of_the_run_and_the_model_is_the_one_tested(
         f"{made['parameters']:,} parameters, arrays of 4 x 4 x 3",
         "Width 120, 6 heads, 4 encoder, 4 outer and 4 inner layers",
         axial.fingerprint(axial.load("toy")),
-        "--seconds 2 --test",
+        "--seconds 2 --seed 3 --test",
     ):
         assert said in card
     command("check", "toy", "--data", pictures / "test.npy")
     assert "the first 7 test images: " in capsys.readouterr().out
-    recorded = json.loads((shipped.MODELS / "toy" / "result.json").read_text())
-    again = axial.bits_per_dim(axial.load("toy"), ship.probe(axial.load("toy").config))
-    assert float(again) == pytest.approx(recorded["probe"], abs=1e-5)
 
 
-def test_another_model_than_the_one_tested_is_noticed(made, pictures):
-    model = axial.load("toy")
-    with torch.no_grad():
-        model.to_logits.bias[:128] += 0.3
-    axial.save(model.bfloat16(), shipped.MODELS / "toy")
-    with pytest.raises(SystemExit, match="bits/dim apart"):
+@pytest.mark.parametrize("moved", ["probe", "test"])
+def test_another_model_than_the_one_tested_is_noticed(made, pictures, moved):
+    path = shipped.MODELS / "toy" / "result.json"
+    recorded = json.loads(path.read_text())
+    recorded["probe"] += 0.01 * (moved == "probe")
+    recorded["test"]["bits_per_dim_of_first"] += 0.01 * (moved == "test")
+    path.write_text(json.dumps(recorded))
+    told = {"probe": "waves have other bits", "test": "bits/dim apart"}[moved]
+    with pytest.raises(SystemExit, match=told):
         command("check", "toy", "--data", pictures / "test.npy")
 
 
-def test_a_run_that_was_not_tested_does_not_ship(pictures, tmp_path):
-    run("small", pictures, tmp_path / "run")
-    with pytest.raises(SystemExit, match="was not tested"):
+@pytest.mark.parametrize(
+    ("row", "words", "told"),
+    [
+        ("small", [], "was not tested"),
+        ("small", ["--test"], "is not what the card says"),  # but of another width
+        ("rms-norm", ["--test"], "is no model that `axial.load` knows"),
+        ("labels", ["--test"], "is not what the card says"),
+        ("small", ["--test", "--no-weights"], "kept no weights"),
+    ],
+)
+def test_what_the_card_would_not_be_true_of_does_not_ship(pictures, tmp_path, row, words, told):
+    result = run(row, pictures, tmp_path / "run", *words, "--steps", 2)
+    if told != "is not what the card says" or row == "labels":
+        result["tried"] = {}
+        (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    with pytest.raises(SystemExit, match=told):
         command("make", tmp_path / "run", "--name", "toy")
+    assert not shipped.MODELS.exists()

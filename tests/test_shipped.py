@@ -1,5 +1,6 @@
 """Models that come with the package are found by name, wherever one is."""
 
+import numpy as np
 import pytest
 import torch
 from conftest import config, tiny_model
@@ -32,8 +33,16 @@ def test_a_name_gives_the_weights_that_are_kept_in_float32(toy):
         assert torch.equal(value, kept[name].float())
 
 
-def test_a_folder_of_that_name_goes_first(toy):
-    mine = tiny_model(SIZES, seed=1)
+def test_a_model_or_run_of_that_name_goes_first_and_nothing_else_does(toy, tmp_path):
+    mine, theirs = tiny_model(SIZES, seed=1), axial.fingerprint(axial.load("toy"))
+    here = tmp_path / "work" / "toy"
+    here.touch()
+    assert axial.fingerprint(axial.load("toy")) == theirs
+    here.unlink()
+    here.mkdir()  # of data, say
+    assert axial.fingerprint(axial.load("toy")) == theirs
+    (here / "run.json").touch()
+    assert shipped.shipped_folder("toy") is None
     axial.save(mine, "toy")
     assert axial.fingerprint(axial.load("toy")) == axial.fingerprint(mine)
 
@@ -55,6 +64,11 @@ def test_every_command_takes_the_name(toy, tmp_path, capsys):
     assert "bits/dim" in capsys.readouterr().out
     main(["complete", "toy", "drawn.npy", "--keep-channels", "1", "--out", "more.npy"])
     assert (tmp_path / "work" / "more.npy").exists()
+    np.savez("mine.npz", x=np.zeros((12, 3, 4, 2), np.uint8))
+    train = ["train", "small", "--data", "mine.npz", "--init", "toy", "--out", "run"]
+    main([*train, "--no-labels", "--batch", "2", "--steps", "2", "--sample-every", "0"])
+    main(["train", "--resume", "run", "--init", "toy"])
+    assert axial.load("run").config == SIZES
 
 
 def test_a_preset_of_the_same_name_says_where_the_trained_one_is(toy, capsys):

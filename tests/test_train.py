@@ -325,6 +325,18 @@ def test_a_run_that_does_not_fit_memory_says_so(tmp_path):
         train(run, packed, ALONE)
 
 
+def test_a_run_from_before_a_setting_came_goes_on(tmp_path):
+    folder = tmp_path / "run"
+    begin(plan(), folder, ALONE)
+    about = json.loads((folder / "run.json").read_text())
+    del about["training"]["record"]
+    (folder / "run.json").write_text(json.dumps(about))
+    main(["train", "--resume", str(folder)])
+    assert "was started with record True, not False" in fails(
+        "train", "--resume", folder, "--no-record"
+    )
+
+
 def test_a_resume_with_other_settings_or_other_data_is_refused(tmp_path, alone):
     wrong = {
         "was started with init None, not": ["--init", tmp_path],

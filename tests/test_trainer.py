@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -338,16 +339,27 @@ assert losses_with_dropout(compile=True) == approx(losses_with_dropout(compile=F
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-@pytest.mark.gpu
-def test_blocks_add_to_numbers_of_the_precision_of_the_run():
-    for precision in ("float32", "bfloat16"):
-        alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
-        model, found = tiny_model(COLOUR).float(), set()
-        for block in model.modules():
-            if isinstance(block, Block):
-                block.register_forward_hook(
-                    lambda block, x, out: found.add((x[0].dtype, out.dtype))
-                )
-        settings = replace(TRAINING, precision=precision, compile=False)
-        Trainer(model, settings, alone).step(0, batch_of(COLOUR, 6))
-        assert found == {(getattr(torch, precision),) * 2}
+def block_dtypes(device, precision):
+    """What blocks of a model in training take and give."""
+    alone = Ranks(rank=0, count=1, device=torch.device(device))
+    model, found = tiny_model(COLOUR).float(), set()
+    for block in model.modules():
+        if isinstance(block, Block):
+            block.register_forward_hook(lambda block, x, out: found.add((x[0].dtype, out.dtype)))
+    settings = replace(TRAINING, precision=precision, compile=False)
+    Trainer(model, settings, alone).step(0, batch_of(COLOUR, 6))
+    return found
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_blocks_add_to_numbers_of_the_precision_of_the_run(device, precision):
+    # In a process of its own: some CPUs need to be told before torch is there, or bfloat16 ends it.
+    script = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import torch
+from test_trainer import block_dtypes
+assert block_dtypes({device!r}, {precision!r}) == {{(torch.{precision}, torch.{precision})}}
+"""
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)

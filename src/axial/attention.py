@@ -195,8 +195,7 @@ class AxialAttention(nn.Module):
     def _is_short(self, x: Tensor) -> bool:
         """Whether line_attention.py serves lines and heads of this size, past a plain `to_qkv`."""
         self._check(x, None)
-        changed = type(self.to_qkv) is not nn.Linear or self.to_qkv._forward_hooks
-        return not changed and serves(
+        return _is_plain(self.to_qkv) and serves(
             x, x.shape[1 + self.axis], self.to_out.in_features // self.heads
         )
 
@@ -219,6 +218,17 @@ class AxialAttention(nn.Module):
                 f"memory of shape {tuple(memory.shape)} does not lie beside x of shape "
                 f"{tuple(x.shape)}: all but axis {self.axis} must be equal, or 1"
             )
+
+
+def _is_plain(linear: nn.Linear) -> bool:
+    """Whether a dense layer is its arithmetic and no more: nobody exchanged or hooked it."""
+    hooks = (
+        linear._forward_hooks,
+        linear._forward_pre_hooks,
+        linear._backward_hooks,
+        linear._backward_pre_hooks,
+    )
+    return type(linear) is nn.Linear and linear.bias is not None and not any(hooks)
 
 
 def _attend(

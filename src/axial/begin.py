@@ -22,6 +22,7 @@ from axial.packing import open_data
 from axial.presets import PRESETS
 from axial.ranks import Ranks
 from axial.runs import Run, check_free, write_run
+from axial.shipped import shipped_folder
 from axial.sources.options import ReadOptions
 
 
@@ -130,7 +131,8 @@ class Asked(Protocol):
 def _check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
     """Refuse to go on with settings other than the run's own."""
     about, data = run.about, run.about["data"]
-    own = about["training"] | about["model"] | data["reading"]
+    training = TrainConfig.from_json(about["training"]).to_json()  # with what came later
+    own = training | about["model"] | data["reading"]
     own |= {"preset": about["preset"], "stack_frames": data["stack_frames"]}
     own["init"] = (about["init"] or {}).get("folder")
     wanted: dict[str, Any] = asked.training.to_json() | asked.sizes.given
@@ -140,7 +142,7 @@ def _check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
     if asked.stack_frames:
         wanted["stack_frames"] = True
     if asked.init is not None:
-        wanted["init"] = str(asked.init.resolve())
+        wanted["init"] = _place(asked.init)
     for name, value in wanted.items():
         value = list(value) if isinstance(value, tuple) else value
         if value != own.get(name):
@@ -178,12 +180,17 @@ def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, A
                 f"{plan.init}: is conditioned on labels, and this training goes without; give "
                 f"--labels, or leave --init out"
             )
-        start = {"folder": str(plan.init.resolve()), "fingerprint": fingerprint(model)}
+        start = {"folder": _place(plan.init), "fingerprint": fingerprint(model)}
         config = replace(model.config, **plan.sizes.given)
         return config, as_modelled(packed, config), start
     shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
     recipe: Recipe = PRESETS[plan.preset](shape)
     return plan.sizes.applied(recipe.model), packed, None
+
+
+def _place(checkpoint: Path) -> str:
+    """Where a checkpoint is found again from anywhere: its whole path, or the name it ships by."""
+    return str(checkpoint if shipped_folder(checkpoint) else checkpoint.resolve())
 
 
 def _identity(packed: Packed) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainCo
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.presets import PRESETS
-from axial.shipped import shipped_folder
+from axial.shipped import shipped_folder, shipped_names
 from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
 _T = TypeVar("_T")
@@ -253,7 +253,14 @@ def info(
             raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
         print(_array(what, duplicates) if what.endswith(".npy") else _checkpoint(what))
     else:
-        raise ConfigError(f"no such checkpoint, and as a preset {_unknown(what, PRESETS)}")
+        raise ConfigError(
+            f"no such checkpoint, and as a preset or model {_unknown(what, _names())}"
+        )
+
+
+def _names() -> list[str]:
+    """Of presets and of models that come with axial."""
+    return list(dict.fromkeys([*PRESETS, *shipped_names()]))
 
 
 def _tell_shipped(name: str) -> None:

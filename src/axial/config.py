@@ -175,7 +175,7 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """The configuration `to_json` described; unknown or missing names are refused."""
+        """The configuration `to_json` described; unknown names are refused."""
         return _from_json(cls, values, "model config")
 
     def _check_numbers(self) -> None:
@@ -363,7 +363,7 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TrainConfig":
-        """The configuration `to_json` described; unknown or missing names are refused."""
+        """The configuration `to_json` described; unknown names are refused."""
         return _from_json(cls, values, "training config")
 
 

@@ -29,8 +29,9 @@ def serves(x: Tensor, length: int, size: int) -> bool:
 
 def dense_dtype(x: Tensor) -> torch.dtype:
     """What a dense layer makes of it: autocast leaves float64 alone."""
-    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
+    kind = x.device.type
+    if x.dtype != torch.float64 and kind != "meta" and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
     return x.dtype
 
 

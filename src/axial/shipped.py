@@ -14,6 +14,11 @@ def shipped_names() -> list[str]:
 
 
 def shipped_folder(name: Path | str) -> Path | None:
-    """Where a model of that name is kept; None if there is none, or a folder of the user's."""
-    known = str(name) in shipped_names() and not Path(name).exists()
-    return MODELS / name if known else None
+    """Where a model of that name is kept; None if there is none.
+
+    A model or run of the user's in a folder of that name goes first.
+    """
+    if str(name) not in shipped_names():
+        return None
+    hidden = any((Path(name) / file).exists() for file in ("model.safetensors", "run.json"))
+    return None if hidden else MODELS / name

@@ -92,7 +92,7 @@ def train(
             raise
         raise TrainingError(
             f"{run.folder}: does not fit memory; start anew with a smaller --batch or --width, or "
-            f"with --accumulate or --recompute"
+            f"with --accumulate, --recompute or --no-record"
         ) from error
 
 

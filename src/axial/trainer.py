@@ -111,9 +111,9 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = self.rate
         self.recording: Recording | None = None
-        self.recorded = config.record and on_gpu and ranks.count == 1
-        self.recorded &= model.config.inner != "lstm"  # not known whether torch's can be
-        self.alike, self.kinds = 0, kinds([])
+        self.recordable = config.record and on_gpu and ranks.count == 1
+        self.recordable &= model.config.inner != "lstm"  # not known whether torch's can be
+        self.alike, self.before = 0, kinds([])
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(ranks.device)
         self.module = loss
@@ -137,7 +137,7 @@ class Trainer:
         Returns the loss on that share, in bits/dim, and the length of the gradient, still on
         the device. An update that is not finite leaves the weights as they are. On one GPU the
         host soon only replays what it launched before: a step is some thousand kernels, and small
-        models would wait for it.
+        models would wait for it. From then on only what follows from the number changes.
         """
         torch.manual_seed(dropout_seed(self.config.seed, number, self.ranks.rank))
         self.rate.fill_(self.config.rate_at(number))
@@ -154,13 +154,18 @@ class Trainer:
 
         What a recording keeps of the memory, nothing else can use.
         """
-        if not self.recorded:
+        if not self.recordable:
             return False
-        self.alike = self.alike + 1 if kinds(inputs) == self.kinds else 0
-        self.kinds = kinds(inputs)
+        self.alike = self.alike + 1 if kinds(inputs) == self.before else 0
+        self.before = kinds(inputs)
+        if self.alike < _BEFORE_RECORDING:
+            return False
         device = self.ranks.device
-        room = _RECORDED_SHARE * torch.cuda.get_device_properties(device).total_memory
-        return self.alike >= _BEFORE_RECORDING and torch.cuda.max_memory_allocated(device) < room
+        free, total = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        needed = torch.cuda.max_memory_allocated(device)
+        self.recordable = needed < min(free, _RECORDED_SHARE * total)  # asked once
+        return self.recordable
 
     def _learn(
         self, x: Tensor, channel: Tensor, label: Tensor | None = None
