@@ -138,8 +138,8 @@ def recipe(s: Setting) -> str:
         f"Width {s.width}, {s.heads} heads, {encoder} encoder, {outer} outer and {inner} inner "
         f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}. {s.optimizer.title()}, "
         f"rate {s.learning_rate} after {s.warmup} steps of warm-up, then a {s.schedule} schedule, "
-        f"weight decay {s.weight_decay}, batches of {s.batch}, bfloat16, weights averaged over the last "
-        f"{s.averaged_over:.0%} of the steps"
+        f"weight decay {s.weight_decay}, batches of {s.batch}, bfloat16, weights averaged over "
+        f"the last {s.averaged_over:.0%} of the steps"
     )
     return textwrap.fill(words, 99)
 
