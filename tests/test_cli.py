@@ -157,6 +157,28 @@ def test_wrong_usage_ends_with_status_two(capsys):
     assert "--axes" in fails(capsys, "info", "small", "--axis", "3", status=2)
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (
+            ["train", "digits", "--steps", "abc"],
+            "--steps: invalid literal for int() with base 10: 'abc'",
+        ),
+        (["train", "digits", "--optimizer", "x"], "one of ('adam', 'adamw', 'muon')"),
+        (["evaluate", "x", "--precision", "float"], "one of ('float32', 'bfloat16')"),
+        (["sample"], "Missing: PATH --out PATH"),
+        (["sample", "x", "--out"], "Missing value for argument '--out'. Expected 1 values"),
+        (["info", "small", "--axes", "3", "a"], "Error parsing --axes: "),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_told_in_one_line(capsys, args, told):
+    line = fails(capsys, *args, status=2)
+    assert line.startswith(f"axial {args[0]}: ") and told in line
+    assert line.endswith("; --help tells more\n") and line.count("\n") == 1
+    assert "default" not in line and "─" not in line
+
+
 def test_python_m_axial_is_the_same_command():
     run = lambda *args: subprocess.run(  # noqa: E731
         [sys.executable, "-m", "axial", *args], capture_output=True, text=True, check=False

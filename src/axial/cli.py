@@ -198,7 +198,7 @@ def train(args: Sequence[str]) -> None:
 def _train_flags(args: Sequence[str]) -> TrainFlags:
     """The flags with the defaults of the preset, or of the run to go on with."""
     plain = [arg for arg in args if arg not in ("-h", "--help")]
-    asked, _ = tyro.cli(TrainFlags, args=plain, prog="axial train", return_unknown_args=True)
+    asked, _ = _read(TrainFlags, plain, "train")
     default = TrainFlags(preset=asked.preset)
     if asked.preset is not None and asked.preset not in PRESETS:
         raise ConfigError(f"as a preset {_unknown(asked.preset, PRESETS)}")
@@ -412,18 +412,39 @@ def _postponed(command: Callable[..., None]) -> Callable[..., Callable[[], None]
 
 def _parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any = None) -> _T:
     """Read flags; an unknown one ends with status 2 and one line that names the nearest."""
-    how: dict[str, Any] = {"prog": f"axial {name}"}
-    if default is not None:
-        how["default"] = default
-    found, unknown = tyro.cli(what, args=args, return_unknown_args=True, **how)
+    how = {} if default is None else {"default": default}
+    found, unknown = _read(what, args, name, **how)
     if unknown:
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            tyro.cli(what, args=["--help"], **how)
+            _read(what, ["--help"], name, **how)
         flags = sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
         print(f"axial {name}: {_unknown(unknown[0], flags, brief=True)}", file=sys.stderr)
         sys.exit(2)
     return found
+
+
+def _read(
+    what: Callable[..., _T], args: Sequence[str], name: str, **how: Any
+) -> tuple[_T, list[str]]:
+    """Flags, and those that are not known; a wrong value ends with status 2 and one line."""
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            return tyro.cli(what, args=args, prog=f"axial {name}", return_unknown_args=True, **how)
+    except SystemExit as stop:
+        if stop.code:
+            line = _in_one_line(told.getvalue()).replace(f" from axial {name}", "")
+            print(f"axial {name}: {line}; --help tells more", file=sys.stderr)
+        raise
+
+
+def _in_one_line(box: str) -> str:
+    """What tyro puts into a box: the text below its title, without the help of each flag."""
+    rows = box.replace("│", " ").splitlines()
+    rules = [i for i, row in enumerate(rows) if "──" in row or row.strip()[-2:] == "--"]
+    said = rows[rules[0] + 1 : rules[1]] if len(rules) > 1 else rows
+    return " ".join(" ".join(row for row in said if row[:10].strip()).split()).rstrip(".")
 
 
 def _overview() -> str:
