@@ -6,7 +6,7 @@ Those that `small` is the parent of vary the recipe that the others led to.
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from axial.config import DataShape, ModelConfig, TrainConfig
+from axial.config import DataShape, ModelConfig, Schedule, TrainConfig
 
 HELD_OUT = 5000
 """Training images that rows are compared on: the last ones."""
@@ -38,7 +38,7 @@ class Setting:
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     warmup: int = 300
-    schedule: Literal["constant", "cosine"] = "cosine"
+    schedule: Schedule = "cosine"
     beta2: float = 0.95
     weight_decay: float = 0.01
     averaged_over: float = 0.1
@@ -137,6 +137,7 @@ ROWS = {
     "dropout-0.1": Row({"dropout": 0.1}),
     "decay-0": Row({"weight_decay": 0.0}),
     "decay-0.1": Row({"weight_decay": 0.1}),
+    "trapezoid": Row({"schedule": "trapezoid"}),
     "average-short": Row({"averaged_over": 0.03}),
     "average-none": Row({"averaged_over": 0.0}),
     "labels": Row({"labels": True}),

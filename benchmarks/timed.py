@@ -50,7 +50,7 @@ class HeldOut:
 class Timed:
     """Training that ends on time: its number of steps is estimated anew at every look.
 
-    So the learning rate, a cosine over the steps, comes to zero as the time does. The first step,
+    So the learning rate, if it falls over the steps, comes to zero as the time does. The first step,
     which compiles, does not count: what an earlier run left compiled would favour the next one.
     `plan` gives the configuration for a number of steps, or for fewer, which then end the run;
     `vary` changes a batch before it is trained on.

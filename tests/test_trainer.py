@@ -95,13 +95,17 @@ def test_an_update_is_the_textbooks(optimizer, clip):
         torch.testing.assert_close(mine.detach(), theirs, rtol=0, atol=2e-6)
 
 
-def test_the_rate_rises_linearly_and_falls_along_a_cosine_or_stays():
+def test_the_rate_rises_linearly_and_falls_along_its_schedule_or_stays():
     rates = [TRAINING.rate_at(step) for step in range(20)]
     assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
     assert rates[4] == 0.01 and rates[12] == pytest.approx(0.005)
     assert rates[19] == pytest.approx(0.005 * (1 + math.cos(math.pi * 15 / 16)))
     constant = replace(TRAINING, schedule="constant")
     assert {constant.rate_at(step) for step in range(4, 20)} == {0.01}
+    trapezoid = replace(TRAINING, schedule="trapezoid")
+    assert [trapezoid.rate_at(step) for step in range(4)] == rates[:4]
+    assert {trapezoid.rate_at(step) for step in range(4, 13)} == {0.01}
+    assert [trapezoid.rate_at(step) for step in (14, 16, 20, 30)] == [0.0075, 0.005, 0, 0]
 
 
 def test_averages_reach_over_a_tenth_of_the_run_unless_told():

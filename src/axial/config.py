@@ -11,7 +11,7 @@ from axial.errors import ConfigError
 Inner = Literal["attention", "lstm"]
 ChannelMode = Literal["encode", "rows", "columns"]
 Optimizer = Literal["adam", "adamw", "muon"]
-Schedule = Literal["constant", "cosine"]
+Schedule = Literal["constant", "cosine", "trapezoid"]
 Precision = Literal["float32", "bfloat16"]
 HoldOut = Literal["spread", "last"]
 _Config = TypeVar("_Config", "ModelConfig", "TrainConfig")
@@ -268,7 +268,8 @@ class TrainConfig:
     weight_decay: float = 0.01
     """What AdamW and Muon take off the matrices, times the learning rate; Adam takes nothing."""
     schedule: Schedule = "cosine"
-    """After the warm-up: constant as the authors, or down to zero along a cosine."""
+    """After the warm-up: constant as the authors, down to zero along a cosine, or constant for half
+    of the time and then straight to zero."""
     warmup: int = 200
     """Updates over which the learning rate rises linearly."""
     clip: float = 1.0
@@ -337,10 +338,13 @@ class TrainConfig:
         """The learning rate of an update, counted from 0."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
-        if self.schedule == "constant":
-            return self.learning_rate
-        done = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.learning_rate * (1 + math.cos(math.pi * min(1.0, done))) / 2
+        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        share = {
+            "constant": 1.0,
+            "cosine": (1 + math.cos(math.pi * done)) / 2,
+            "trapezoid": min(1.0, 2 * (1 - done)),
+        }
+        return self.learning_rate * share[self.schedule]
 
     def ema_at(self, step: int) -> float:
         """How much of the averaged weights stays at an update, counted from 0."""
