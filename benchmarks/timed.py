@@ -50,8 +50,8 @@ class HeldOut:
 class Timed:
     """Training that ends on time: its number of steps is estimated anew at every look.
 
-    So the learning rate, if it falls over the steps, comes to zero as the time does. The first step,
-    which compiles, does not count: what an earlier run left compiled would favour the next one.
+    So the learning rate, if it falls over the steps, comes to zero as the time does. The first
+    step, which compiles, does not count: what an earlier run left compiled would favour the next.
     `plan` gives the configuration for a number of steps, or for fewer, which then end the run;
     `vary` changes a batch before it is trained on.
     """
