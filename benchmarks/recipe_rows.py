@@ -138,6 +138,7 @@ ROWS = {
     "decay-0": Row({"weight_decay": 0.0}),
     "decay-0.1": Row({"weight_decay": 0.1}),
     "trapezoid": Row({"schedule": "trapezoid"}),
+    "trapezoid-average-short": Row({"averaged_over": 0.03}, parent="trapezoid"),
     "average-short": Row({"averaged_over": 0.03}),
     "average-none": Row({"averaged_over": 0.0}),
     "labels": Row({"labels": True}),
