@@ -29,7 +29,8 @@ from axial.trainer import Trainer
 
 FIRST_BATCH, MULTIPLE = 8, 4
 """Where to begin, and of what a larger batch is a multiple."""
-WARM_UP, STEPS = 2, 5
+WARM_UP, STEPS = 6, 10
+"""The first ones compile, and record."""
 HEADROOM = 0.96
 """Share of the device's memory that a step may be expected to take."""
 BATCHES = [1, 8]

@@ -8,41 +8,19 @@ benchmarks/recipes.py, rows `small` and `lstm`, with the same --steps.
 """
 
 import argparse
-import gc
 import time
 from dataclasses import replace
 
-import numpy as np
 import torch
+from bair import measure
 
 from axial import AxialTransformer, ModelConfig, draw
-from axial.batches import Batch
 from axial.cost import parameters
 from axial.presets import PRESETS
 from axial.ranks import Ranks, ranks
-from axial.trainer import Trainer
 
 BATCHES = {32: 32, 64: 8}
 DRAWN = 16
-WARM_UP, STEPS = 6, 20
-
-
-def training_seconds(model: ModelConfig, preset: str, batch: int, team: Ranks) -> float:
-    """Of a step, the median."""
-    gc.collect()
-    torch._dynamo.reset()
-    with team.device:
-        made = AxialTransformer(model)
-    trainer = Trainer(made, replace(PRESETS[preset]().training, batch=batch), team)
-    x = torch.randint(model.values, (batch, *model.axes, model.channels), dtype=torch.uint8)
-    index = np.arange(batch)
-    example = Batch(x=x, label=None, index=index, epoch=index)
-    times = []
-    for number in range(WARM_UP + STEPS):
-        begun = time.perf_counter()
-        trainer.step(number, example).tolist()
-        times.append(time.perf_counter() - begun)
-    return sorted(times[WARM_UP:])[STEPS // 2]
 
 
 def drawing_seconds(model: ModelConfig, team: Ranks) -> float:
@@ -75,7 +53,10 @@ def main() -> None:
                 preset = f"imagenet{side}{kind}"
                 model = PRESETS[preset]().model
                 model = replace(model, width=args.width or model.width)
-                step = training_seconds(model, preset, batch, team)
+                taken = measure(model, batch, team, recompute=False)
+                if taken is None:
+                    raise SystemExit(f"{preset}: a step of {batch} does not fit memory")
+                step = taken.seconds
                 found[kind] = step, drawing_seconds(model, team)
                 print(
                     f"{preset}: {parameters(model):,} parameters; a step of {batch} "

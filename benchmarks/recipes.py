@@ -143,7 +143,7 @@ def show_rows(args: argparse.Namespace) -> None:
     for name, row in ROWS.items():
         size = parameters(setting_of(name).model(shape)) / 1e6
         against = f"{row.parent}: " if row.parent else ""
-        print(f"{name:<20} {size:4.1f}M  {against}{changes_of(name)}")
+        print(f"{name:<24} {size:4.1f}M  {against}{changes_of(name)}")
 
 
 def join(args: argparse.Namespace) -> None:

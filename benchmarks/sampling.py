@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from kernel_times import kernel_times
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, bits, draw
@@ -221,32 +222,22 @@ def report_profile(run: Callable[[], object]) -> None:
 
     Kernels run one after another here, because where they overlap each counts its waiting too.
     """
-    from torch.profiler import ProfilerActivity, profile
-
     from axial import kernels as ours
 
     whole = seconds(run, repeats=1)
     overlapping, ours.overlapping = ours.overlapping, lambda: False  # type: ignore[assignment]
     apart = seconds(run, repeats=1)
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        run()
-        _finish()
+    kernels = kernel_times(run)
     ours.overlapping = overlapping
-    kernels = [k for k in found.key_averages() if k.self_device_time_total]
-    kernels.sort(key=lambda k: -k.self_device_time_total)
-    busy, count = (
-        sum(k.self_device_time_total for k in kernels) / 1e6,
-        sum(k.count for k in kernels),
-    )
+    busy, launched = sum(k.seconds for k in kernels), sum(k.launches for k in kernels)
     print(
         f"  the last channel takes {whole:.3f} s, where kernels do not overlap {apart:.3f} s, of "
-        f"which {count:,} kernels run {busy:.3f} s:"
+        f"which {launched:,} kernels run {busy:.3f} s:"
     )
     for kernel in kernels[:12]:
-        total = kernel.self_device_time_total / 1e6
         print(
-            f"    {total:.3f} s, {total / apart:.0%}: {kernel.count:,} of "
-            f"{1e6 * total / kernel.count:.2f} us, {kernel.key[:60]}"
+            f"    {kernel.seconds:.3f} s, {kernel.seconds / apart:.0%}: {kernel.launches:,} of "
+            f"{1e6 * kernel.seconds / kernel.launches:.2f} us, {kernel.name[:60]}"
         )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from kernel_times import kernel_times
 
 import axial
 from axial.batches import TrainingBatches
@@ -67,19 +68,14 @@ def bare_step(packed: Packed, plan: Plan, team: Ranks, *, profile: bool) -> floa
 
 def report_profile(step: Callable[[], object]) -> None:
     """Print the kernels that take the most time."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-        for _ in range(PROFILED):
-            step()
-        torch.cuda.synchronize()
-    kernels = [k for k in found.key_averages() if k.self_device_time_total]
-    kernels.sort(key=lambda k: -k.self_device_time_total)
-    busy = sum(k.self_device_time_total for k in kernels) / PROFILED
-    print(f"kernels run {busy / 1e3:.2f} ms a step, of which:")
+    kernels = kernel_times(lambda: [step() for _ in range(PROFILED)])
+    busy = sum(kernel.seconds for kernel in kernels)
+    print(f"kernels run {1e3 * busy / PROFILED:.2f} ms a step, of which:")
     for kernel in kernels[:SHOWN]:
-        each = kernel.self_device_time_total / PROFILED
         print(
-            f"  {each / 1e3:7.2f} ms {each / busy:4.0%}: {kernel.count // PROFILED:4} of "
-            f"{kernel.self_device_time_total / kernel.count:7.1f} us, {kernel.key[:90]}"
+            f"  {1e3 * kernel.seconds / PROFILED:7.2f} ms {kernel.seconds / busy:4.0%}: "
+            f"{kernel.launches // PROFILED:4} of {1e6 * kernel.seconds / kernel.launches:7.1f} us, "
+            f"{kernel.name[:90]}"
         )
 
 

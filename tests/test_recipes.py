@@ -358,7 +358,7 @@ def test_rows_are_listed_with_what_they_change(capsys):
     command("rows")
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()] == list(recipes.ROWS)
-    assert "more-outer           14.5M  small: layers 3/6/3 (4/4/4)" in out
+    assert "more-outer               14.5M  small: layers 3/6/3 (4/4/4)" in out
 
 
 def test_a_run_of_so_many_steps_ends_after_them_and_is_scored(pictures, tmp_path):

@@ -122,7 +122,7 @@ class Trainer:
 
     def _compile(self, model: AxialTransformer) -> None:
         """Shards are gathered block by block, so blocks are compiled one by one."""
-        # Torch's own dropout: four numbers of a draw are used, of what a compiler makes one is.
+        # Torch's own dropout: it uses all four numbers of a draw, what is compiled of it one.
         options = {"fallback_random": True}
         if self.sharded:
             for part in model.modules():
