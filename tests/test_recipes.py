@@ -18,7 +18,7 @@ from axial.presets import PRESETS, imagenet32
 
 CIFAR = DataShape(axes=(32, 32), channels=3, classes=10)
 recipes = load_script("benchmarks/recipes.py")
-recipe_models = sys.modules["recipe_models"]
+recipe_models, recipe_rows = (sys.modules[name] for name in ("recipe_models", "recipe_rows"))
 
 
 def command(*words):
@@ -64,7 +64,9 @@ def test_the_first_row_trains_as_the_authors_but_for_what_counts_in_steps():
     assert (letter.warmup, letter.ema, letter.ema_warmup) == (5000, 0.99995, False)
 
 
-@pytest.mark.parametrize(("row", "name"), [("small", "cifar10"), ("paper", "cifar10-paper")])
+@pytest.mark.parametrize(
+    ("row", "name"), [(recipe_rows.FINAL, "cifar10"), ("paper", "cifar10-paper")]
+)
 def test_presets_are_what_the_rows_found(row, name):
     shape = replace(CIFAR, classes=0)
     preset, setting = PRESETS[name](shape), recipes.setting_of(row)
@@ -286,9 +288,9 @@ def lines(text):
 def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(tmp_path, capsys):
     runs = [
         fake(tmp_path / "a", "labels", 3.25),
-        fake(tmp_path / "b", "small", 3.301, seed=1),
-        fake(tmp_path / "c", "small", 3.303, seed=0, test=3.31),
-        fake(tmp_path / "d", "small", 3.305, seed=2),
+        fake(tmp_path / "b", "trapezoid", 3.301, seed=1),
+        fake(tmp_path / "c", "trapezoid", 3.303, seed=0, test=3.31),
+        fake(tmp_path / "d", "trapezoid", 3.305, seed=2),
         fake(tmp_path / "e", "batch-32", 3.28, looks=[3.4, 3.27, 3.28]),
         fake(tmp_path / "h", "batch-32-rate-half", 3.277),
         fake(tmp_path / "f", "paper", 3.2, seconds=1200, peak=None),
@@ -301,7 +303,7 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
     assert capsys.readouterr().out == text
     head, _, *rows = lines(text)
     rows = [dict(zip(head, row, strict=True)) for row in rows]
-    names = ["small", "batch-32", "batch-32-rate-half", "labels", "paper"]
+    names = ["trapezoid", "batch-32", "batch-32-rate-half", "labels", "paper"]
     assert [row["row"] for row in rows] == names
     differences = ["", "-0.0230", "-0.0030, within the spread", "-0.0530", ""]
     assert [row["difference"] for row in rows] == differences
@@ -310,7 +312,7 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
     assert base["held out, bits/dim"] == "3.3030 +- 0.0091, mean of 3, spread 0.0040"
     assert (base["seed"], base["test, bits/dim"]) == ("0, 1, 2", "3.3100 +- 0.0066")
     assert other["held out, bits/dim"] == "3.2800 +- 0.0091, 0.0100 above its best look"
-    assert (other["changes"], other["against"]) == ("batch 32 (64)", "small")
+    assert (other["changes"], other["against"]) == ("batch 32 (64)", "trapezoid")
     assert (other["images seen"], other["ms/step"], other["of peak"]) == (
         "192,000",
         "38.8",
@@ -320,8 +322,8 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
     assert (paper["of peak"], paper["minutes"], paper["against"]) == ("", "20.00", "")
     assert f"{broken}: heads-3, seed 0, broke off at step 3 after 3.00 of 4.00 minutes" in text
     assert text.splitlines()[-1] == (
-        "The largest minus the smallest of small with seeds 0, 1, 2 is 0.0040 bits/dim: a smaller "
-        "difference is not called an improvement."
+        "The largest minus the smallest of trapezoid with seeds 0, 1, 2 is 0.0040 bits/dim: a "
+        "smaller difference is not called an improvement."
     )
     assert out.with_suffix(".png").stat().st_size > 10_000
 
@@ -358,7 +360,7 @@ def test_rows_are_listed_with_what_they_change(capsys):
     command("rows")
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()] == list(recipes.ROWS)
-    assert "more-outer               14.5M  small: layers 3/6/3 (4/4/4)" in out
+    assert "more-outer               14.5M  trapezoid: layers 3/6/3 (4/4/4)" in out
 
 
 def test_a_run_of_so_many_steps_ends_after_them_and_is_scored(pictures, tmp_path):

@@ -67,6 +67,7 @@ def cifar10(data: DataShape = _PICTURE) -> Recipe:
         batch=64,
         learning_rate=2e-3,
         warmup=300,
+        schedule="trapezoid",
         optimizer="muon",
         flip=True,
         labels=False,
