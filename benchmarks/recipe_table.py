@@ -190,10 +190,11 @@ def draw_curves(path: Path, runs: list[Path]) -> None:
     for number, run in enumerate(runs):
         about, *rest = log_of(run)
         looks = [(r["seconds"] / 60, r["validation"]) for r in rest if "validation" in r]
+        minutes = about["seconds_allowed"] / 60
         panel.plot(
             [at for at, _ in looks],
             [bits for _, bits in looks],
-            label=f"{about['row']}, seed {about['seed']}",
+            label=f"{about['row']}, {minutes:.0f} minutes, seed {about['seed']}",
             linestyle=("-", "--", ":")[number // 10 % 3],
             marker=".",
         )

@@ -24,9 +24,12 @@ import axial
 from axial import shipped
 from axial.cli import main as axial_command
 from axial.config import ModelConfig
+from axial.survey import codec_bits
 
 MOST_BYTES = 30e6
 DRAWN, DRAWING_SECONDS = 16, 60
+SAMPLES, SAMPLED = "samples.png", 36
+"""The picture in the card, and how many it shows."""
 OFF = 0.002
 """Bits/dim by which two machines may differ."""
 CARD = """# {name}
@@ -38,6 +41,10 @@ them in float32.
     axial sample {name} --count 64 --out samples.png
     axial complete {name} SOURCE --keep 16 --candidates 16 --out completed.png
     axial evaluate {name} --data test.npy --map bits.png
+
+![{sampled} samples, not chosen]({samples})
+
+*{sampled} samples, not chosen.*
 
 | | |
 |---|---|
@@ -70,10 +77,11 @@ and the preset of the same name is its recipe for data of your own: `axial train
 
 It knows pictures of its own size and nothing of larger ones. Minutes of training are not days:
 the Sparse Transformer, for one, reached 2.80 bits/dim on this data in days. Samples have colours,
-edges and textures of photographs, and seldom a thing one could name. A likelihood does not measure
-what a picture shows, and a low one does not prove that a picture is out of place. CIFAR-10 was
-gathered from the web, with the biases of such a collection. That a sample comes close to some
-training image cannot be ruled out.
+edges and textures of photographs; here and there stands a horse, a truck or a ship, more often
+nothing one could name. A likelihood does not measure what a picture shows, and a low one does not
+prove that a picture is out of place. CIFAR-10 was gathered from the web, with the biases of such a
+collection. It saw each training image {epochs:.0f} times: that a sample comes close to one of them
+cannot be ruled out.
 """
 
 
@@ -103,6 +111,8 @@ def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
     trained_on = held_out["data"]["examples"] - held_out["examples"]
     return CARD.format(
         name=name,
+        samples=SAMPLES,
+        sampled=SAMPLED,
         title=test["data"]["title"].removesuffix(f" {test['data']['split']}"),
         shape=" x ".join(map(str, [*result["model"]["axes"], result["model"]["channels"]])),
         values=result["model"]["values"],
@@ -161,12 +171,16 @@ def waves(config: ModelConfig) -> torch.Tensor:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Score and draw on a CPU; fail if it is another model there, or slow."""
+    """Score and draw on a CPU, beside what codecs need; fail if it is another model, or slow."""
     recorded = json.loads((shipped.MODELS / args.name / "result.json").read_text())
     model, packed = axial.load(args.name), axial.open_packed(args.data)
     first = recorded["test"]["first"]
     if abs(probe_bits(model) - recorded["probe"]) > OFF:
         raise SystemExit(f"{args.name}: waves have other bits than when it was made")
+    print(f"{args.name}: {axial.fingerprint(model)}, torch {torch.__version__}")
+    codecs = codec_bits(packed, len(packed)).items()
+    needed = ", ".join(f"{name} {bits:.4f}" for name, bits in codecs)
+    print(f"all {len(packed):,} {packed.description.title} images, a file each: {needed} bits/dim")
     begun = time.perf_counter()
     here = axial.evaluate(model, packed, subset=np.arange(first)).bits_per_dim
     off = here - recorded["test"]["bits_per_dim_of_first"]
@@ -183,13 +197,14 @@ def check(args: argparse.Namespace) -> None:
 
 
 def show(args: argparse.Namespace) -> None:
-    """Draw what the README shows, by the commands of a user."""
+    """Draw what the README and the card show, by the commands of a user."""
     args.out.mkdir(parents=True, exist_ok=True)
     stem = args.out / args.name
     drawn = args.scratch / "samples.npy"
     args.scratch.mkdir(parents=True, exist_ok=True)
-    for out in (drawn, f"{stem}_samples.png"):
-        axial_command(["sample", args.name, "--count", "32", "--batch", "16", "--out", str(out)])
+    for out in (drawn, shipped.MODELS / args.name / SAMPLES):
+        how = ["--count", str(SAMPLED), "--batch", "16", "--out", str(out)]
+        axial_command(["sample", args.name, *how])
     few = args.scratch / "few.npy"
     np.save(few, np.load(drawn)[:8])
     keep = ["--keep", "16", "--candidates", "16", "--count", "4", "--seed", "1"]

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -332,6 +333,14 @@ def test_without_a_repeated_row_nothing_is_called_an_improvement(tmp_path, capsy
     command("table", fake(tmp_path / "a", "base", 3.3), fake(tmp_path / "b", "muon", 3.2))
     out = capsys.readouterr().out
     assert "no difference is called an improvement" in out.splitlines()[-1]
+
+
+def test_the_published_table_is_what_the_kept_runs_say(capsys):
+    results = Path(recipes.__file__).parent / "results"
+    command("table", *sorted((results / "recipes").iterdir()))
+    table, told = capsys.readouterr().out.strip().split("\n\n")
+    published = (results / "recipes_h200.md").read_text()
+    assert f"\n\n{table}\n\n" in published and published.endswith(f"\n\n{told}\n")
 
 
 def test_a_run_of_a_row_that_has_changed_since_is_refused(tmp_path):

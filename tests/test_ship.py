@@ -9,8 +9,10 @@ from test_recipes import run
 
 import axial
 from axial import shipped
+from axial.presets import PRESETS
 
 ship = load_script("benchmarks/ship.py")
+SHIPPED = shipped.MODELS
 
 
 def command(*words):
@@ -86,3 +88,23 @@ def test_what_the_card_would_not_be_true_of_does_not_ship(pictures, tmp_path, ro
     with pytest.raises(SystemExit, match=told):
         command("make", tmp_path / "run", "--name", "toy")
     assert not shipped.MODELS.exists()
+
+
+@pytest.mark.parametrize("name", [path.name for path in SHIPPED.iterdir()])
+def test_what_ships_is_what_was_tested_fits_and_has_a_card_that_is_true(name, monkeypatch):
+    monkeypatch.setattr(shipped, "MODELS", SHIPPED)
+    folder, model = SHIPPED / name, axial.load(name)
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= ship.MOST_BYTES
+    recorded = json.loads((folder / "result.json").read_text())
+    mark = axial.fingerprint(model)
+    assert mark == recorded["test"]["fingerprint"]
+    assert recorded["test"]["examples"] == 10_000 and recorded["test"]["precision"] == "float32"
+    assert ship.probe_bits(model) == pytest.approx(recorded["probe"], abs=1e-4)
+    assert (folder / "README.md").read_text() == ship.card(name, recorded, mark)
+    assert (folder / ship.SAMPLES).exists()
+
+
+def test_the_model_of_cifar_is_no_worse_than_promised_and_of_the_preset_of_its_name():
+    recorded = json.loads((SHIPPED / "cifar10" / "result.json").read_text())
+    assert recorded["test"]["bits_per_dim"] <= 3.10
+    assert axial.ModelConfig.from_json(recorded["model"]) == PRESETS["cifar10"]().model

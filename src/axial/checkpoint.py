@@ -80,7 +80,7 @@ def load(
     if not is_file(folder / _WEIGHTS):
         raise CheckpointError(
             f"{folder}: no such checkpoint; name a folder that holds {_WEIGHTS}, a run, or a model "
-            f"that comes with axial ({', '.join(shipped_names()) or 'there is none'})"
+            f"that comes with axial ({', '.join(shipped_names())})"
         )
     tensors, metadata = read_tensors(folder / _WEIGHTS)
     mark = metadata.get("fingerprint")
