@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from axial import AxialAttention, attention
 from axial.line_attention import attend_lines, serves
@@ -101,7 +102,7 @@ def test_a_projection_that_was_changed_is_called_as_it_is():
 
 def test_a_pruned_projection_learns():
     layer = AxialAttention(32, 2, 0, causal=False).cuda().bfloat16()
-    torch.nn.utils.prune.random_unstructured(layer.to_qkv, "weight", amount=0.5)
+    prune.random_unstructured(layer.to_qkv, "weight", amount=0.5)
     for _ in range(2):  # its weight is computed anew by each call
         layer(torch.randn(2, 4, 32, device="cuda", dtype=torch.bfloat16)).sum().backward()
 

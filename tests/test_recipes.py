@@ -226,6 +226,7 @@ def test_a_step_asks_the_device_for_nothing(name, pictures, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_step_never_waits_for_a_gpu(pictures):
     step = stepping("base", pictures, "cuda")
     step()
