@@ -92,12 +92,18 @@ class Repeated:
             "of peak": "" if peak is None else f"{peak:.1%}",
             "minutes": f"{self.mean('seconds') / 60:.2f}",
             "compiling": f"{self.mean('seconds_compiling'):.0f} s",
+            "trained on, bits/dim": self._learned(),
             "held out, bits/dim": self._held_out(),
             "difference": "" if other is None else self._difference(other, spread),
             "test, bits/dim": self._tested(),
             "seed": self.seeds,
             "conditional": "yes" if self.first["conditional"] else "no",
         }
+
+    def _learned(self) -> str:
+        if not all("learned" in run for run in self.runs):  # not scored in the first runs
+            return ""
+        return f"{statistics.fmean(run['learned']['bits_per_dim'] for run in self.runs):.4f}"
 
     def _held_out(self) -> str:
         error = statistics.fmean(run["validation"]["standard_error"] for run in self.runs)

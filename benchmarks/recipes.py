@@ -7,7 +7,8 @@
 
 `FOLDER` holds train.npy and test.npy as `axial data` writes them. The last 5,000 training images
 are never trained on: rows are compared on them, by the last averaged weights. Scoring them counts
-in the seconds, compiling the first step does not. `--test` scores the test images once, after the
+in the seconds, compiling the first step does not; nor does scoring as many of those trained on,
+which tells how much a row learned by heart. `--test` scores the test images once, after the
 time is over, in float32 and with the weights as they are kept, rounded to bfloat16.
 """
 
@@ -106,6 +107,14 @@ def train(
     batches = TrainingBatches(packed, setting.batch, seed=args.seed, flip=setting.flip, subset=used)
     timed.run(batches)
     seconds, each = timed.elapsed, statistics.median(timed.pace)
+    learned = evaluate(
+        trainer.averaged(),
+        packed,
+        ranks=team,
+        subset=used[:HELD_OUT],
+        precision=trainer.precision,
+        identify=False,
+    )
     flops = setting.batch * training_flops(config) / each
     return timed.weights, {
         "training": trainer.config.to_json(),
@@ -117,6 +126,7 @@ def train(
         "teraflops": flops / 1e12,
         "peak_share": flops / peak if peak else None,
         "most_memory": timed.memory,
+        "learned": learned.to_json(),
         "validation": timed.scores[-1].to_json(),
         "looks": timed.looks,
         "device": torch.cuda.get_device_name() if peak else "CPU",

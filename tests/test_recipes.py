@@ -132,6 +132,9 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
     again = axial.evaluate(model, test, subset=np.arange(20)).bits_per_dim
     assert result["test"]["bits_per_dim"] == pytest.approx(again, abs=1e-6)  # of what is kept
     assert result["test"]["precision"] == "float32"
+    train = axial.open_packed(pictures / "train.npy")
+    learned = axial.evaluate(model, train, subset=np.arange(20)).bits_per_dim
+    assert result["learned"]["bits_per_dim"] == pytest.approx(learned, abs=0.01)  # but for rounding
 
 
 def test_a_run_that_breaks_off_leaves_its_log_and_no_result_of_an_earlier_one(
@@ -268,6 +271,7 @@ def fake(folder, row, bits, *, seed=0, seconds=240, test=None, looks=None, peak=
         "seconds_each_step": 0.0388,
         "seconds_compiling": 31.2,
         "peak_share": peak,
+        "learned": {"bits_per_dim": bits - 0.05},
         "validation": {"bits_per_dim": bits, "standard_error": 0.0091},
         "looks": looks,
         "test": None if test is None else {"bits_per_dim": test, "standard_error": 0.0066},
@@ -311,6 +315,7 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
     assert [row["difference"] for row in rows] == differences
     assert [row["conditional"] for row in rows] == ["no", "no", "no", "yes", "no"]
     base, other, _, _, paper = rows
+    assert base["trained on, bits/dim"] == "3.2530"
     assert base["held out, bits/dim"] == "3.3030 +- 0.0091, mean of 3, spread 0.0040"
     assert (base["seed"], base["test, bits/dim"]) == ("0, 1, 2", "3.3100 +- 0.0066")
     assert other["held out, bits/dim"] == "3.2800 +- 0.0091, 0.0100 above its best look"
