@@ -52,9 +52,8 @@ def demo(folder: Path) -> str:
         "PNG, all in one file": sheet_bits(packed.rows(range(len(packed)))),
         "PNG, a file each": codec_bits(packed, len(packed))["PNG"],
     }
-    photographs = folder / f"{SHIPPED}.png"
-    if not photographs.exists():
-        axial_command(["sample", SHIPPED, "--count", "16", "--out", str(photographs)])
+    drawn = folder / f"{SHIPPED}.png"
+    axial_command(["sample", SHIPPED, "--count", "16", "--out", str(drawn)])
     lines = [f"bits/dim on {found['examples']} held-out digits"]
     lines += [f"  {name:<22}{bits:7.4f}" for name, bits in rows.items()]
     lines[1] += f" +- {found['standard_error']:.4f}, given the label"
@@ -62,7 +61,7 @@ def demo(folder: Path) -> str:
         "samples.png": "drawn by the model, one column for each digit",
         "bits.png": "held-out digits, and where their bits go",
         "curve.png": "bits/dim while it learned",
-        photographs.name: "drawn by the model of CIFAR-10 that comes with axial",
+        drawn.name: "drawn by the model of CIFAR-10 that comes with axial",
     }
     lines += ["pictures"]
     lines += [f"  {folder / name!s:<24}{what}" for name, what in pictures.items()]

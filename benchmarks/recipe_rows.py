@@ -1,6 +1,6 @@
 """The rows of the comparison of recipes: each one change of another.
 
-Those that `trapezoid` is the parent of vary the recipe that the others led to.
+Those that `trapezoid` is the parent of vary the best recipe so far.
 """
 
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,7 +11,7 @@ from axial.config import DataShape, ModelConfig, Schedule, TrainConfig
 HELD_OUT = 5000
 """Training images that rows are compared on: the last ones."""
 FINAL = "trapezoid"
-"""The recipe that the rows led to: the preset `cifar10`, and the model that ships."""
+"""The best so far: the preset `cifar10`, and the recipe of the model that ships."""
 
 
 @dataclass(frozen=True, kw_only=True)

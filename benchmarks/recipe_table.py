@@ -10,6 +10,7 @@ from typing import Any
 
 from recipe_rows import ROWS, changes_of, setting_of
 
+FIRST = next(iter(ROWS))
 LOOKED_AT = 1000
 """Of the held-out images, how many are scored along the way."""
 WORSE = 0.005
@@ -78,8 +79,10 @@ class Repeated:
         """The row it is a change of."""
         return ROWS[self.first["row"]].parent
 
-    def cells(self, other: "Repeated | None", spread: float) -> dict[str, str]:
-        """A line of the table, beside the row it is a change of if that was run as long."""
+    def cells(
+        self, other: "Repeated | None", first: "Repeated | None", spread: float
+    ) -> dict[str, str]:
+        """A line of the table, beside the row it changes and the first if those were run as long."""
         peak = None if self.first["peak_share"] is None else self.mean("peak_share")
         return {
             "row": self.name,
@@ -92,18 +95,20 @@ class Repeated:
             "of peak": "" if peak is None else f"{peak:.1%}",
             "minutes": f"{self.mean('seconds') / 60:.2f}",
             "compiling": f"{self.mean('seconds_compiling'):.0f} s",
-            "trained on, bits/dim": self._learned(),
+            "trained on, bits/dim": self._beside("learned"),
+            "held out, not averaged": self._beside("unaveraged"),
             "held out, bits/dim": self._held_out(),
             "difference": "" if other is None else self._difference(other, spread),
+            "to the first row": "" if first in (None, self) else f"{self.bits - first.bits:+.4f}",
             "test, bits/dim": self._tested(),
             "seed": self.seeds,
             "conditional": "yes" if self.first["conditional"] else "no",
         }
 
-    def _learned(self) -> str:
-        if not all("learned" in run for run in self.runs):  # not scored in the first runs
+    def _beside(self, name: str) -> str:
+        if not all(name in run for run in self.runs):  # was not scored in the first runs
             return ""
-        return f"{statistics.fmean(run['learned']['bits_per_dim'] for run in self.runs):.4f}"
+        return f"{statistics.fmean(run[name]['bits_per_dim'] for run in self.runs):.4f}"
 
     def _held_out(self) -> str:
         error = statistics.fmean(run["validation"]["standard_error"] for run in self.runs)
@@ -146,9 +151,10 @@ def table_of(results: list[dict[str, Any]]) -> str:
     groups = repeated(results)
     by_key = {group.key: group for group in groups}
     spread = max((group.spread for group in groups), default=0.0)
-    lines = [
-        group.cells(by_key.get((group.parent or "", *group.key[1:])), spread) for group in groups
-    ]
+    lines = []
+    for group in groups:
+        other, first = (by_key.get((row, *group.key[1:])) for row in (group.parent or "", FIRST))
+        lines.append(group.cells(other, first, spread))
     rows = [list(lines[0]), ["---"] * len(lines[0]), *(list(line.values()) for line in lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -200,7 +206,7 @@ def draw_curves(path: Path, runs: list[Path]) -> None:
         panel.plot(
             [at for at, _ in looks],
             [bits for _, bits in looks],
-            label=f"{about['row']}, {minutes:.0f} minutes, seed {about['seed']}",
+            label=f"{about['row']}, {minutes:.1f} minutes, seed {about['seed']}",
             linestyle=("-", "--", ":")[number // 10 % 3],
             marker=".",
         )

@@ -7,9 +7,10 @@
 
 `FOLDER` holds train.npy and test.npy as `axial data` writes them. The last 5,000 training images
 are never trained on: rows are compared on them, by the last averaged weights. Scoring them counts
-in the seconds, compiling the first step does not; nor does scoring as many of those trained on,
-which tells how much a row learned by heart. `--test` scores the test images once, after the
-time is over, in float32 and with the weights as they are kept, rounded to bfloat16.
+in the seconds, compiling the first step does not. After the time is over they are scored by the
+weights of the last step too, and as many of those trained on by the averaged ones, which tells
+what was learned by heart; `--test` scores the test images once, in float32 and with the weights as
+they are kept, rounded to bfloat16.
 """
 
 import argparse
@@ -107,13 +108,12 @@ def train(
     batches = TrainingBatches(packed, setting.batch, seed=args.seed, flip=setting.flip, subset=used)
     timed.run(batches)
     seconds, each = timed.elapsed, statistics.median(timed.pace)
-    learned = evaluate(
-        trainer.averaged(),
-        packed,
-        ranks=team,
-        subset=used[:HELD_OUT],
-        precision=trainer.precision,
-        identify=False,
+    last = {name: value.detach() for name, value in trainer.parameters.items()}
+    unaveraged = shaped(setting, AxialTransformer.from_weights(config, last))
+    beside = [(trainer.averaged(), used[:HELD_OUT]), (unaveraged, held_out)]
+    learned, at_last = (
+        evaluate(model, packed, ranks=team, subset=of, precision=trainer.precision, identify=False)
+        for model, of in beside
     )
     flops = setting.batch * training_flops(config) / each
     return timed.weights, {
@@ -127,6 +127,7 @@ def train(
         "peak_share": flops / peak if peak else None,
         "most_memory": timed.memory,
         "learned": learned.to_json(),
+        "unaveraged": at_last.to_json(),
         "validation": timed.scores[-1].to_json(),
         "looks": timed.looks,
         "device": torch.cuda.get_device_name() if peak else "CPU",

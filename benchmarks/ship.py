@@ -58,30 +58,30 @@ them in float32.
 ## Data
 
 The first {trained_on:,} of the {available:,} training images of CIFAR-10 (Krizhevsky, 2009),
-mirrored at random; labels were not used. The last {held_out:,} chose the recipe. The test images
-were scored once.
+mirrored at random; labels were not used. On the last {held_out:,} recipes were compared. The test
+images were scored once, after training.
 
 ## Recipe
 
 {recipe}.
 
-Found by `benchmarks/recipes.py`, whose table has what else was tried. This run was
+The comparison is that of `benchmarks/recipes.py`, whose table has what else was tried. This run was
 
     python benchmarks/recipes.py run {row} --data FOLDER --out RUN \\
         --seconds {seconds:.0f} --seed {seed} --test
     python benchmarks/ship.py make RUN --name {name}
 
-and the preset of the same name is its recipe for data of your own: `axial train {name} --data ...`.
+and the preset of the same name is its recipe for data of your own, `axial train {name} --data ...`,
+which holds out fewer images and keeps the best weights, not the last.
 
 ## Limits
 
 It knows pictures of its own size and nothing of larger ones. Minutes of training are not days:
 the Sparse Transformer, for one, reached 2.80 bits/dim on this data in days. Samples have colours,
-edges and textures of photographs; here and there stands a horse, a truck or a ship, more often
-nothing one could name. A likelihood does not measure what a picture shows, and a low one does not
-prove that a picture is out of place. CIFAR-10 was gathered from the web, with the biases of such a
-collection. It saw each training image {epochs:.0f} times: that a sample comes close to one of them
-cannot be ruled out.
+edges and textures of photographs, and now and then show something one could name. A likelihood does
+not measure what a picture shows, and a low one does not prove that a picture is out of place.
+CIFAR-10 was gathered from the web, with the biases of such a collection. The model saw each
+training image {epochs:.0f} times: that a sample comes close to one of them cannot be ruled out.
 """
 
 
@@ -148,8 +148,8 @@ def recipe(s: Setting) -> str:
         f"Width {s.width}, {s.heads} heads, {encoder} encoder, {outer} outer and {inner} inner "
         f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}. {s.optimizer.title()}, "
         f"rate {s.learning_rate} after {s.warmup} steps of warm-up, then a {s.schedule} schedule, "
-        f"weight decay {s.weight_decay}, batches of {s.batch}, bfloat16, weights averaged over "
-        f"the last {s.averaged_over:.0%} of the steps"
+        f"weight decay {s.weight_decay}, batches of {s.batch}, bfloat16; the weights are an "
+        f"exponential average over {s.averaged_over:.0%} of the steps"
     )
     return textwrap.fill(words, 99)
 

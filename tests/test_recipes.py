@@ -135,6 +135,9 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
     train = axial.open_packed(pictures / "train.npy")
     learned = axial.evaluate(model, train, subset=np.arange(20)).bits_per_dim
     assert result["learned"]["bits_per_dim"] == pytest.approx(learned, abs=0.01)  # but for rounding
+    unaveraged = result["unaveraged"]
+    assert unaveraged["examples"] == 20
+    assert 0 < abs(unaveraged["bits_per_dim"] - result["validation"]["bits_per_dim"]) < 0.2
 
 
 def test_a_run_that_breaks_off_leaves_its_log_and_no_result_of_an_earlier_one(
@@ -272,6 +275,7 @@ def fake(folder, row, bits, *, seed=0, seconds=240, test=None, looks=None, peak=
         "seconds_compiling": 31.2,
         "peak_share": peak,
         "learned": {"bits_per_dim": bits - 0.05},
+        "unaveraged": {"bits_per_dim": bits + 0.02},
         "validation": {"bits_per_dim": bits, "standard_error": 0.0091},
         "looks": looks,
         "test": None if test is None else {"bits_per_dim": test, "standard_error": 0.0066},
@@ -316,6 +320,8 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
     assert [row["conditional"] for row in rows] == ["no", "no", "no", "yes", "no"]
     base, other, _, _, paper = rows
     assert base["trained on, bits/dim"] == "3.2530"
+    assert base["held out, not averaged"] == "3.3230"
+    assert [row["to the first row"] for row in rows] == ["", "", "", "", ""]  # it ran for longer
     assert base["held out, bits/dim"] == "3.3030 +- 0.0091, mean of 3, spread 0.0040"
     assert (base["seed"], base["test, bits/dim"]) == ("0, 1, 2", "3.3100 +- 0.0066")
     assert other["held out, bits/dim"] == "3.2800 +- 0.0091, 0.0100 above its best look"
@@ -339,6 +345,15 @@ def test_without_a_repeated_row_nothing_is_called_an_improvement(tmp_path, capsy
     command("table", fake(tmp_path / "a", "base", 3.3), fake(tmp_path / "b", "muon", 3.2))
     out = capsys.readouterr().out
     assert "no difference is called an improvement" in out.splitlines()[-1]
+
+
+def test_all_rows_are_compared_with_the_first(tmp_path, capsys):
+    found = {"paper": 3.5, "base": 3.3, "muon": 3.2}
+    command("table", *(fake(tmp_path / row, row, bits) for row, bits in found.items()))
+    head, _, *rows = lines(capsys.readouterr().out)
+    rows = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["to the first row"] for row in rows] == ["", "-0.2000", "-0.3000"]
+    assert [row["difference"] for row in rows] == ["", "", "-0.1000"]
 
 
 def test_the_published_table_is_what_the_kept_runs_say(capsys):

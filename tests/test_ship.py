@@ -1,7 +1,9 @@
 """What becomes of a run: a model's folder, whose card says what the run found."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import load_script
@@ -9,10 +11,12 @@ from test_recipes import run
 
 import axial
 from axial import shipped
+from axial.config import TrainConfig
 from axial.presets import PRESETS
 
 ship = load_script("benchmarks/ship.py")
 SHIPPED = shipped.MODELS
+ROOT = Path(ship.__file__).parents[1]
 
 
 def command(*words):
@@ -90,7 +94,7 @@ def test_what_the_card_would_not_be_true_of_does_not_ship(pictures, tmp_path, ro
     assert not shipped.MODELS.exists()
 
 
-@pytest.mark.parametrize("name", [path.name for path in SHIPPED.iterdir()])
+@pytest.mark.parametrize("name", shipped.shipped_names())
 def test_what_ships_is_what_was_tested_fits_and_has_a_card_that_is_true(name, monkeypatch):
     monkeypatch.setattr(shipped, "MODELS", SHIPPED)
     folder, model = SHIPPED / name, axial.load(name)
@@ -101,10 +105,31 @@ def test_what_ships_is_what_was_tested_fits_and_has_a_card_that_is_true(name, mo
     assert recorded["test"]["examples"] == 10_000 and recorded["test"]["precision"] == "float32"
     assert ship.probe_bits(model) == pytest.approx(recorded["probe"], abs=1e-4)
     assert (folder / "README.md").read_text() == ship.card(name, recorded, mark)
-    assert (folder / ship.SAMPLES).exists()
+    drawn = [folder / ship.SAMPLES, ROOT / f"docs/figures/{name}_completions.png"]
+    for picture in drawn:  # by this model
+        assert json.loads(Path(f"{picture}.json").read_text())["fingerprint"] == mark
+    assert all(picture.exists() for picture in [*drawn, ROOT / f"docs/figures/{name}_bits.png"])
 
 
 def test_the_model_of_cifar_is_no_worse_than_promised_and_of_the_preset_of_its_name():
     recorded = json.loads((SHIPPED / "cifar10" / "result.json").read_text())
     assert recorded["test"]["bits_per_dim"] <= 3.10
-    assert axial.ModelConfig.from_json(recorded["model"]) == PRESETS["cifar10"]().model
+    recipe = PRESETS["cifar10"]()
+    assert axial.ModelConfig.from_json(recorded["model"]) == recipe.model
+    training = TrainConfig.from_json(recorded["training"])
+    for name in ("batch", "learning_rate", "optimizer", "schedule", "warmup", "weight_decay"):
+        assert getattr(training, name) == getattr(recipe.training, name)
+
+
+def test_what_is_told_of_the_model_is_what_was_measured():
+    readme, changes = ((ROOT / name).read_text() for name in ("README.md", "CHANGELOG.md"))
+    test = json.loads((SHIPPED / "cifar10" / "result.json").read_text())["test"]
+    whole, error, first = (
+        f"{test[name]:.4f}" for name in ("bits_per_dim", "standard_error", "bits_per_dim_of_first")
+    )
+    assert f"**{whole} +- {error}**" in readme and f"{whole} bits/dim on all" in changes
+    checked = (ROOT / "benchmarks/results/ship_cpu.txt").read_text()
+    assert f"{first} bits/dim on this CPU" in checked and f"{first} bits/dim" in readme
+    assert test["fingerprint"] in checked
+    codecs = re.findall(r"(?:PNG|WebP) (\d\.\d{4})", checked)
+    assert len(codecs) == 2 and all(f"| {bits} |" in readme for bits in codecs)

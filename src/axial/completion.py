@@ -18,9 +18,6 @@ from axial.model import AxialTransformer, evaluating
 from axial.noise import gumbel
 from axial.sample import draw
 
-_GPU_FACTOR = 8
-"""Of what is weighed at once: a GPU is not filled by what a CPU's caches hold."""
-
 
 def kept_part(
     config: ModelConfig, *, keep: int | None, keep_channels: int | None
@@ -128,8 +125,7 @@ def _log_probability(
 ) -> Tensor:
     """That of the kept part of a channel, given the channels before it."""
     found = []
-    # Whatever memory is free: how many are weighed together decides how sums are rounded.
-    at_once = planes_at_once(model.config) * (_GPU_FACTOR if x.is_cuda else 1)
+    at_once = planes_at_once(model.config, x.device, steady=True)
     for rows in torch.split(torch.arange(len(x), device=x.device), at_once):
         part, number = x[rows], torch.full((len(rows),), channel, device=x.device)
         with evaluating(model):

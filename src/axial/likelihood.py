@@ -17,6 +17,8 @@ from axial.model import AxialTransformer, evaluating, plane_of
 
 _WORKING_BYTES = 1 << 27
 """On a CPU: what is worked on then mostly stays in its caches, and more takes longer."""
+_STEADY_BYTES = 1 << 30
+"""On a GPU, where it may not depend on what is free."""
 
 
 def bits(
@@ -69,19 +71,27 @@ def element_bits(
     return out
 
 
-def planes_at_once(config: ModelConfig, device: torch.device | None = None) -> int:
-    """How many planes to score together so that memory stays bounded."""
+def planes_at_once(
+    config: ModelConfig, device: torch.device | None = None, *, steady: bool = False
+) -> int:
+    """How many planes to score together so that memory stays bounded.
+
+    On a GPU that depends on what is free, unless it is to be `steady`: sums of other batches may
+    round otherwise.
+    """
     activations = 4 * config.width * (12 + 2 * config.mlp_ratio)
     logits = 8 * config.values * 4
     planes = 32 * config.channels if config.channel_mode == "encode" else 0
     each = math.prod(config.plane_axes) * (activations + logits + planes)
-    return max(1, _working_bytes(device) // each)
+    return max(1, _working_bytes(device, steady) // each)
 
 
-def _working_bytes(device: torch.device | None) -> int:
+def _working_bytes(device: torch.device | None, steady: bool) -> int:
     """What scoring may take: on a GPU a quarter of what is free, for its kernels want much."""
     if device is None or device.type != "cuda":
         return _WORKING_BYTES
+    if steady:
+        return _STEADY_BYTES
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return (free + kept) // 4
