@@ -82,7 +82,7 @@ class Repeated:
     def cells(
         self, other: "Repeated | None", first: "Repeated | None", spread: float
     ) -> dict[str, str]:
-        """A line of the table, beside the row it changes and the first if those were run as long."""
+        """A line of the table, beside the row it changes and the first if run as long."""
         peak = None if self.first["peak_share"] is None else self.mean("peak_share")
         return {
             "row": self.name,
