@@ -39,7 +39,7 @@ integers below {values}, exact bits/dim. Weights are kept in bfloat16; `axial.lo
 them in float32.
 
     axial sample {name} --count 64 --out samples.png
-    axial complete {name} SOURCE --keep 16 --candidates 16 --out completed.png
+    axial complete {name} mine.jpg --size {size} --keep 16 --candidates 16 --out completed.png
     axial evaluate {name} --data test.npy --map bits.png
 
 ![{sampled} samples, not chosen]({samples})
@@ -116,6 +116,7 @@ def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
         title=test["data"]["title"].removesuffix(f" {test['data']['split']}"),
         shape=" x ".join(map(str, [*result["model"]["axes"], result["model"]["channels"]])),
         values=result["model"]["values"],
+        size=result["model"]["axes"][-1],
         available=held_out["data"]["examples"],
         row=result["row"],
         parameters=result["parameters"],

@@ -84,6 +84,13 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_word():
     assert run.stderr == ""
 
 
+def test_output_that_cannot_be_written_is_told_in_one_line():
+    command = f"{sys.executable} -m axial info small > /dev/full"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    told = "axial: output cannot be written (No space left on device); make room for it\n"
+    assert (run.returncode, run.stderr) == (1, told)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_info_describes_every_preset(name, capsys):
     main(["info", name])
@@ -166,7 +173,7 @@ def test_wrong_usage_ends_with_status_two(capsys):
         ),
         (["train", "digits", "--optimizer", "x"], "one of ('adam', 'adamw', 'muon')"),
         (["evaluate", "x", "--precision", "float"], "one of ('float32', 'bfloat16')"),
-        (["sample"], "Missing: PATH --out PATH"),
+        (["sample"], "Missing: DIR --out PATH"),
         (["sample", "x", "--out"], "Missing value for argument '--out'. Expected 1 values"),
         (["info", "small", "--axes", "3", "a"], "Error parsing --axes: "),
     ],

@@ -179,7 +179,7 @@ def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
     "settings, message",
     [
         ({"axes": (4, 3)}, "has examples of 3 x 4, 2 channels, 3 values, but the model takes 4 x"),
-        ({"channels": 3}, "but the model takes 3 x 4, 3 channels, 3 values; give other --data"),
+        ({"channels": 3}, "but the model takes 3 x 4, 3 channels, 3 values; give other data"),
         ({"axes": (4,), "channels": 6}, "but the model takes 4, 6 channels, 3 values"),
         ({"values": 2}, "but the model takes 3 x 4, 2 channels, 2 values"),
         ({"classes": 2}, "has 3 classes, but the model is conditioned on 2 classes"),
@@ -192,6 +192,26 @@ def test_data_that_does_not_fit_the_model_is_refused(settings, message, packed_f
     with pytest.raises(InputError) as caught:
         evaluate(model, packed)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("axes", "channels", "values", "cure"),
+    [
+        ((5, 8), 3, 256, "pictures are read with --size 4, if that is meant"),
+        ((4, 4), 1, 256, "pictures are read with --convert rgb, if that is meant"),
+        ((5, 4), 1, 256, "pictures are read with --size 4 --convert rgb, if that is meant"),
+        ((5, 4), 2, 256, "give other data"),
+        ((5, 4), 3, 200, "give other data"),
+        ((20,), 3, 256, "give other data"),
+    ],
+)
+def test_pictures_that_do_not_fit_are_refused_with_what_makes_them_fit(
+    axes, channels, values, cure, packed_for
+):
+    packed = packed_for(config(axes, channels=channels, values=values))
+    with pytest.raises(InputError) as caught:
+        evaluate(tiny_model(config((4, 4), channels=3, values=256)), packed)
+    assert str(caught.value).endswith(f"but the model takes 4 x 4, 3 channels, 256 values; {cure}")
 
 
 def test_a_model_with_classes_refuses_data_without_labels(packed_for):
@@ -376,6 +396,7 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "no place for a sheet" in refusal("--map", tmp_path / "map.jpg")
     assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
     assert "no place for a file" in refusal("--resume", tmp_path)
+    assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
     assert "is there and no evaluation's" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
 

@@ -1,5 +1,7 @@
 """Models that come with the package are found by name, wherever one is."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -41,10 +43,20 @@ def test_a_model_or_run_of_that_name_goes_first_and_nothing_else_does(toy, tmp_p
     here.unlink()
     here.mkdir()  # of data, say
     assert axial.fingerprint(axial.load("toy")) == theirs
-    (here / "run.json").touch()
-    assert shipped.shipped_folder("toy") is None
+    for file in ("run.json", "config.json"):  # of a run, or of a model that lost its weights
+        (here / file).touch()
+        assert shipped.shipped_folder("toy") is None
+        (here / file).unlink()
     axial.save(mine, "toy")
     assert axial.fingerprint(axial.load("toy")) == axial.fingerprint(mine)
+
+
+def test_a_path_is_no_name(toy, tmp_path):
+    for path in (Path("toy"), "./toy", "toy/", str(tmp_path / "work" / "toy")):
+        with pytest.raises(CheckpointError, match="toy: no such checkpoint"):
+            axial.load(path)
+    with pytest.raises(SystemExit, match="toy: no such checkpoint"):
+        main(["sample", "./toy", "--out", "drawn.png"])
 
 
 def test_what_no_model_is_called_is_refused_with_those_that_there_are(toy, tmp_path):
@@ -76,4 +88,9 @@ def test_a_preset_of_the_same_name_says_where_the_trained_one_is(toy, capsys):
     assert "comes with axial" not in capsys.readouterr().out
     axial.save(toy, shipped.MODELS / "digits")
     main(["info", "digits"])
-    assert str(shipped.MODELS / "digits" / "README.md") in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert str(shipped.MODELS / "digits" / "README.md") in out
+    assert f"fingerprint {axial.fingerprint(axial.load('digits'))}" in out
+    axial.save(toy, "digits")
+    main(["info", "digits"])
+    assert "here, in ./digits" in capsys.readouterr().out

@@ -42,7 +42,7 @@ class Plan:
     """What is other than in the preset's model."""
     stack_frames: bool = False
     """Fold the first axis of a video into the channels, as the paper does."""
-    init: Path | None = None
+    init: Path | str | None = None
     """A checkpoint to start from instead of random weights; its sizes are the run's."""
 
 
@@ -123,7 +123,7 @@ class Asked(Protocol):
     @property
     def stack_frames(self) -> bool: ...
     @property
-    def init(self) -> Path | None: ...
+    def init(self) -> Path | str | None: ...
     @property
     def data(self) -> str | None: ...
 
@@ -188,9 +188,9 @@ def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, A
     return plan.sizes.applied(recipe.model), packed, None
 
 
-def _place(checkpoint: Path) -> str:
+def _place(checkpoint: Path | str) -> str:
     """Where a checkpoint is found again from anywhere: its whole path, or the name it ships by."""
-    return str(checkpoint if shipped_folder(checkpoint) else checkpoint.resolve())
+    return str(checkpoint if shipped_folder(checkpoint) else Path(checkpoint).resolve())
 
 
 def _identity(packed: Packed) -> dict[str, Any]:

@@ -66,13 +66,13 @@ def load(
 
     `folder` is what `save` or `axial import` wrote, or a training run: its best averaged weights
     so far, or, before any were scored, those of its last checkpoint. `weights="raw"` are a
-    run's last weights before averaging. Where there is no such folder it may be the name of a
-    model that comes with the package: those are kept in bfloat16, and computed with in float32.
+    run's last weights before averaging. Where there is no such folder, a string may be the name
+    of a model that comes with the package: kept in bfloat16, and computed with in float32.
     """
-    folder = Path(folder)
     device = usable(device)
     if (own := shipped_folder(folder)) is not None and weights == "ema":
         return load(own).float().to(device)
+    folder = Path(folder)
     if Run.exists(folder) and (weights == "raw" or not is_file(folder / _WEIGHTS)):
         return _load_from_run(Run(folder), weights).to(device)
     if weights == "raw":

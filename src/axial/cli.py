@@ -5,6 +5,7 @@ Torch is imported inside the command that needs it, so that help answers at once
 
 import contextlib
 import difflib
+import errno
 import functools
 import io
 import os
@@ -28,6 +29,7 @@ from axial.shipped import shipped_folder, shipped_names
 from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
 _T = TypeVar("_T")
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
 _Testing = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[HeldOutOptions]]
 _Clips = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ClipOptions]]
@@ -36,6 +38,8 @@ _Switch = tyro.conf.FlagCreatePairsOff[bool]
 _Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
 _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 _Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
+_Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+"""Not a path: `cifar10` may be a model's name, `./cifar10` is none."""
 _How = tyro.conf.OmitArgPrefixes[SampleConfig]
 
 
@@ -95,7 +99,7 @@ def data(
 
 
 def evaluate(
-    checkpoint: tyro.conf.Positional[Path],
+    checkpoint: _Model,
     data: Annotated[str | None, tyro.conf.arg(metavar="SOURCE")] = None,
     weights: Literal["ema", "raw"] = "ema",
     json: _File = None,
@@ -154,7 +158,7 @@ class TrainFlags:
     """The folder of a run to go on with, exactly where it stopped."""
     data: _Name = None
     """A packed .npy file, or any source that `axial data` takes."""
-    init: _Folder = None
+    init: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     """Start from the weights of this checkpoint; its sizes are the run's."""
     stack_frames: _Switch = False
     """Fold time into the channels, as the paper does with video."""
@@ -247,7 +251,7 @@ def info(
         config = PRESETS[what](DataShape(**(own | asked))).model
         print(describe(config))
         if not asked:
-            _tell_shipped(what)
+            _tell_trained(what)
     elif _exists(what) or shipped_folder(what) is not None:
         if asked:
             raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
@@ -263,10 +267,15 @@ def _names() -> list[str]:
     return list(dict.fromkeys([*PRESETS, *shipped_names()]))
 
 
-def _tell_shipped(name: str) -> None:
-    """Say that a trained model of this name is there, if it is."""
+def _tell_trained(name: str) -> None:
+    """Say which trained model goes by this name, if any does."""
+    from axial.checkpoint import fingerprint, load
+
     if (folder := shipped_folder(name)) is not None:
         print(f"\ntrained     comes with axial, as {name}: see {folder / 'README.md'}")
+        print(f"weights     bfloat16, as float32 fingerprint {fingerprint(load(name))}")
+    elif name in shipped_names():
+        print(f"\ntrained     here, in ./{name}, which goes before the one that comes with axial")
 
 
 def _exists(path: str) -> bool:
@@ -291,7 +300,7 @@ def _checkpoint(folder: str) -> str:
 
 
 def sample(
-    checkpoint: tyro.conf.Positional[Path],
+    checkpoint: _Model,
     out: Path,
     how: _How = SampleConfig(),  # noqa: B008
     trace: _File = None,
@@ -314,7 +323,7 @@ def sample(
 
 
 def complete(
-    checkpoint: tyro.conf.Positional[Path],
+    checkpoint: _Model,
     source: tyro.conf.Positional[str],
     out: Path,
     what: tyro.conf.OmitArgPrefixes[CompleteConfig] = CompleteConfig(),  # noqa: B008
@@ -377,6 +386,11 @@ def main(args: Sequence[str] | None = None) -> None:
         # Whoever read our output has seen enough; nothing more can be said there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"axial: output cannot be written ({error.strerror}); make room for it")
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -459,7 +473,7 @@ def _overview() -> str:
 
 
 def _unknown(name: str, known: Iterable[str], *, brief: bool = False) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name.lower(), known, n=1)
     every = "--help lists all" if brief else f"there are {', '.join(known)}"
     hint = f"did you mean {near[0]}?" if near else every
     return f"{name!r} is not known; {hint}"

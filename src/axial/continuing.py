@@ -26,7 +26,7 @@ from axial.sources.options import ClipOptions
 
 
 def continue_(
-    checkpoint: Path,
+    checkpoint: Path | str,
     source: str,
     out: Path,
     what: CompleteConfig,
@@ -66,7 +66,11 @@ def continue_(
         if team.main:
             about = studio.about() | {"source": source} | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))
-            print(f"{out}: {len(originals)} examples, {how.count} continuations of each")
+            several = "s" * (len(originals) > 1), "s" * (how.count > 1)
+            print(
+                f"{out}: {len(originals)} example{several[0]}, "
+                f"{how.count} continuation{several[1]} of each"
+            )
 
 
 class _Task:

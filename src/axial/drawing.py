@@ -31,7 +31,7 @@ _SHOWN, _FRAMES = 16, 100
 
 
 def sample(
-    checkpoint: Path, out: Path, how: SampleConfig, trace: Path | None, device: str | None
+    checkpoint: Path | str, out: Path, how: SampleConfig, trace: Path | None, device: str | None
 ) -> None:
     """Draw examples from a checkpoint, and write them."""
     with ranks(device) as team:
@@ -61,7 +61,7 @@ def sample(
 class Studio:
     """A model in its precision on its device, and the settings of `draw`."""
 
-    def __init__(self, checkpoint: Path, how: SampleConfig, team: Ranks) -> None:
+    def __init__(self, checkpoint: Path | str, how: SampleConfig, team: Ranks) -> None:
         self.asked, self.team, self.checkpoint = how, team, checkpoint
         model = load(checkpoint, device=team.device)
         self.fingerprint = fingerprint(model)

@@ -51,20 +51,34 @@ def _fitted(packed: Packed, wanted: DataShape) -> Packed:
     if not same and (length := _length(shape, wanted)) is not None:
         raise InputError(
             f"{about.title}: has clips of {length} frames, but the model takes {wanted.window}; "
-            f"give other --data"
+            f"give other data"
         )
     if not same or shape.values > wanted.values:
         raise InputError(
             f"{about.title}: has examples of {_words(about.shape)}, but the model takes "
-            f"{_words(wanted)}; give other --data"
+            f"{_words(wanted)}; {_cure(about.shape, wanted)}"
         )
     if wanted.classes and shape.classes != wanted.classes:
         found = f"{shape.classes} classes" if shape.classes else "no labels"
         raise InputError(
             f"{about.title}: has {found}, but the model is conditioned on {wanted.classes} "
-            f"classes; give other --data"
+            f"classes; give other data"
         )
     return packed
+
+
+def _cure(found: DataShape, wanted: DataShape) -> str:
+    """How pictures of another size, or of another number of channels, come to fit."""
+    height, width = wanted.axes[-2:] if len(wanted.axes) > 1 else (0, 0)
+    same_kind = len(found.axes) == len(wanted.axes) and found.values == wanted.values == 256
+    sizes = found.axes[-2:] != wanted.axes[-2:]
+    colours = {1: "grey", 3: "rgb"}
+    both = {found.channels, wanted.channels}
+    if not same_kind or (sizes and height != width) or (len(both) > 1 and both != set(colours)):
+        return "give other data"
+    words = [f"--size {width}"] * sizes
+    words += [f"--convert {colours[wanted.channels]}"] * (len(both) > 1)
+    return f"pictures are read with {' '.join(words)}, if that is meant"
 
 
 def _length(found: DataShape, wanted: DataShape) -> int | None:
@@ -100,10 +114,10 @@ def open_test(
     return packed
 
 
-def trained_on(checkpoint: Path) -> tuple[str, ReadOptions]:
+def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:
     """What a run was trained on: the source, and the options it was read with."""
     try:
-        data = json.loads((checkpoint / "run.json").read_text())["data"]
+        data = json.loads((Path(checkpoint) / "run.json").read_text())["data"]
         return str(data["source"]), ReadOptions(**data.get("reading", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(

@@ -33,7 +33,7 @@ _DRAWN = 8
 class Request:
     """Which model to score on which data, and how."""
 
-    checkpoint: Path
+    checkpoint: Path | str
     data: str | None
     weights: Weights
     precision: Precision
@@ -69,7 +69,10 @@ class Outputs:
             check_preview(self.map)
         for field in fields(self):
             path = getattr(self, field.name)
-            if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            if path is None:
+                continue
+            odd = path.exists() and not path.is_file()
+            if odd or not path.parent.is_dir():
                 raise DataError(f"{path}: no place for a file; name one in a folder that is there")
         if self.per_example is not None and self.per_example.exists():
             raise DataError(f"{self.per_example}: is there already; use another --per-example")

@@ -14,11 +14,12 @@ def shipped_names() -> list[str]:
 
 
 def shipped_folder(name: Path | str) -> Path | None:
-    """Where a model of that name is kept; None if there is none.
+    """Where a model of that name is kept; None if there is none, and for any path.
 
-    A model or run of the user's in a folder of that name goes first.
+    A model or run of the user's in a folder of that name goes first, even a damaged one.
     """
-    if str(name) not in shipped_names():
+    if not isinstance(name, str) or name not in shipped_names():
         return None
-    hidden = any((Path(name) / file).exists() for file in ("model.safetensors", "run.json"))
+    files = ("model.safetensors", "config.json", "run.json")
+    hidden = any((Path(name) / file).exists() for file in files)
     return None if hidden else MODELS / name
