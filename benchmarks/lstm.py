@@ -4,7 +4,7 @@
 
 The paper's sizes (width 2048, 8 encoder and 8 outer layers, inside 4 attention layers or one LSTM)
 in bf16 on random pictures, each pair in turn in one run. What they learn in as many steps:
-benchmarks/recipes.py, rows `small` and `lstm`, with the same --steps.
+benchmarks/recipes.py, rows `trapezoid` and `lstm`, with the same --steps.
 """
 
 import argparse
