@@ -48,10 +48,10 @@ class Output:
             taken = not _is_free(path)
             if self.kind:
                 taken = path.is_dir() or self._beside.is_dir()
-            if taken or not path.parent.is_dir():
-                raise DataError(
-                    f"{path}: no place to write to; name a new one in a folder that is there"
-                )
+            if not path.parent.is_dir():
+                raise DataError(f"{path}: {path.parent} is no folder; name one that is there")
+            if taken:
+                raise DataError(f"{path}: it, or what goes beside it, is there; name a new one")
 
     def write(self, x: Array, about: dict[str, Any], shown: Shown | None = None) -> None:
         """Write examples (n, *axes, c), and how they came about beside them."""
