@@ -198,6 +198,7 @@ def test_data_that_does_not_fit_the_model_is_refused(settings, message, packed_f
     ("axes", "channels", "values", "cure"),
     [
         ((5, 8), 3, 256, "pictures are read with --size 4, if that is meant"),
+        ((4, 5), 3, 256, "pictures are read with --size 4, if that is meant"),
         ((4, 4), 1, 256, "pictures are read with --convert rgb, if that is meant"),
         ((5, 4), 1, 256, "pictures are read with --size 4 --convert rgb, if that is meant"),
         ((5, 4), 2, 256, "give other data"),
@@ -212,6 +213,14 @@ def test_pictures_that_do_not_fit_are_refused_with_what_makes_them_fit(
     with pytest.raises(InputError) as caught:
         evaluate(tiny_model(config((4, 4), channels=3, values=256)), packed)
     assert str(caught.value).endswith(f"but the model takes 4 x 4, 3 channels, 256 values; {cure}")
+
+
+@pytest.mark.parametrize(("axes", "values"), [((4, 5), 256), ((4, 4), 3)])
+def test_what_no_option_makes_fit_is_refused_without_one(axes, values, packed_for):
+    wanted = config(axes, channels=3, values=values)
+    for found in (replace(wanted, axes=(6, 6)), replace(wanted, axes=(6, 6), channels=1)):
+        with pytest.raises(InputError, match=r"values; give other data$"):
+            evaluate(tiny_model(wanted), packed_for(found))
 
 
 def test_a_model_with_classes_refuses_data_without_labels(packed_for):
