@@ -26,7 +26,7 @@ from recipe_rows import HELD_OUT, ROWS, Setting, changes_of, setting_of
 from recipe_table import LOOKED_AT, table, table_of
 from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, write_parts
 
-from axial.batches import TrainingBatches, split
+from axial.batches import Indices, TrainingBatches, split
 from axial.config import DataShape, TrainConfig
 from axial.cost import parameters, training_flops
 from axial.data import Packed, open_packed
@@ -68,12 +68,19 @@ def run(args: argparse.Namespace) -> None:
     print(f"{parameters(config):,} parameters", flush=True)
     clear(args.out)
     with ranks(args.device) as team:
-        weights, found = train(setting, packed, team, result, args)
-        weights = {name: value.bfloat16().float() for name, value in weights.items()}
-        model = shaped(setting, AxialTransformer.from_weights(config, weights))
+        averaged, last, found = train(setting, packed, team, result, args)
+        averaged = {name: value.bfloat16().float() for name, value in averaged.items()}
+        model = shaped(setting, AxialTransformer.from_weights(config, averaged))
         if args.weights:
             write_parts(args.out, model)  # before anything else can fail
-        result |= found | {"test": None}
+        unaveraged = shaped(setting, AxialTransformer.from_weights(config, last))
+        used, held_out = parts(packed, args.limit)
+        how = {"ranks": team, "precision": found["validation"]["precision"], "identify": False}
+        result |= found | {
+            "learned": evaluate(model, packed, subset=used[:HELD_OUT], **how).to_json(),
+            "unaveraged": evaluate(unaveraged, packed, subset=held_out, **how).to_json(),
+            "test": None,
+        }
         if test is not None:
             scored = np.arange(len(test))[: args.limit]
             every = evaluate(model, test, ranks=team, subset=scored)
@@ -85,15 +92,15 @@ def run(args: argparse.Namespace) -> None:
 
 def train(
     setting: Setting, packed: Packed, team: Ranks, about: dict[str, Any], args: argparse.Namespace
-) -> tuple[State, dict[str, Any]]:
-    """The last averaged weights, and what was found on the way there."""
+) -> tuple[State, State, dict[str, Any]]:
+    """The averaged weights and those of the last step, and what was found on the way there."""
 
     def plan(steps: int) -> TrainConfig:
         return setting.training(min(steps, args.steps or steps), seed=args.seed)
 
     config = setting.model(packed.shape)
     peak = matrix_peak(team.device)
-    used, held_out = (part[: args.limit] for part in split(len(packed), HELD_OUT, "last"))
+    used, held_out = parts(packed, args.limit)
     model = begun(setting, config, args.seed, team.device)
     trainer = RowTrainer(setting, model, plan(UNKNOWN_STEPS), team)
     scored = HeldOut(
@@ -108,15 +115,9 @@ def train(
     batches = TrainingBatches(packed, setting.batch, seed=args.seed, flip=setting.flip, subset=used)
     timed.run(batches)
     seconds, each = timed.elapsed, statistics.median(timed.pace)
-    last = {name: value.detach() for name, value in trainer.parameters.items()}
-    unaveraged = shaped(setting, AxialTransformer.from_weights(config, last))
-    beside = [(trainer.averaged(), used[:HELD_OUT]), (unaveraged, held_out)]
-    learned, at_last = (
-        evaluate(model, packed, ranks=team, subset=of, precision=trainer.precision, identify=False)
-        for model, of in beside
-    )
     flops = setting.batch * training_flops(config) / each
-    return timed.weights, {
+    last = {name: value.detach() for name, value in trainer.parameters.items()}
+    found = {
         "training": trainer.config.to_json(),
         "steps": timed.step,
         "examples": timed.step * setting.batch,
@@ -126,13 +127,18 @@ def train(
         "teraflops": flops / 1e12,
         "peak_share": flops / peak if peak else None,
         "most_memory": timed.memory,
-        "learned": learned.to_json(),
-        "unaveraged": at_last.to_json(),
         "validation": timed.scores[-1].to_json(),
         "looks": timed.looks,
         "device": torch.cuda.get_device_name() if peak else "CPU",
         "torch": torch.__version__,
     }
+    return timed.weights, last, found
+
+
+def parts(packed: Packed, limit: int | None) -> tuple[Indices, Indices]:
+    """What is trained on, and what is held out; the first so many of each, if told."""
+    used, held_out = split(len(packed), HELD_OUT, "last")
+    return used[:limit], held_out[:limit]
 
 
 def first_bits(found: Evaluation) -> float:

@@ -140,6 +140,12 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
     assert 0 < abs(unaveraged["bits_per_dim"] - result["validation"]["bits_per_dim"]) < 0.2
 
 
+def test_the_weights_of_the_last_step_are_scored_as_they_are(pictures, tmp_path):
+    result = run("average-none", pictures, tmp_path / "run", "--steps", 12, seconds=60)
+    found, same = (result[name]["bits_per_dim"] for name in ("unaveraged", "validation"))
+    assert found == pytest.approx(same, abs=1e-9)  # where there is no average
+
+
 def test_a_run_that_breaks_off_leaves_its_log_and_no_result_of_an_earlier_one(
     pictures, tmp_path, monkeypatch, capsys
 ):

@@ -29,7 +29,7 @@ from axial.shipped import shipped_folder, shipped_names
 from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
 _T = TypeVar("_T")
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
 _Testing = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[HeldOutOptions]]
 _Clips = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ClipOptions]]
@@ -269,11 +269,9 @@ def _names() -> list[str]:
 
 def _tell_trained(name: str) -> None:
     """Say which trained model goes by this name, if any does."""
-    from axial.checkpoint import fingerprint, load
-
     if (folder := shipped_folder(name)) is not None:
         print(f"\ntrained     comes with axial, as {name}: see {folder / 'README.md'}")
-        print(f"weights     bfloat16, as float32 fingerprint {fingerprint(load(name))}")
+        print(_loaded(name)[1])
     elif name in shipped_names():
         print(f"\ntrained     here, in ./{name}, which goes before the one that comes with axial")
 
@@ -292,11 +290,16 @@ def _array(path: str, other: Path | None) -> str:
 
 
 def _checkpoint(folder: str) -> str:
+    return "\n\n".join(_loaded(folder))
+
+
+def _loaded(folder: str) -> tuple[str, str]:
+    """What a model is, and its weights as they are computed with."""
     from axial.checkpoint import fingerprint, load
 
     model = load(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    return f"{describe(model.config)}\n\nweights     {dtype}, fingerprint {fingerprint(model)}"
+    return describe(model.config), f"weights     {dtype}, fingerprint {fingerprint(model)}"
 
 
 def sample(
@@ -382,14 +385,12 @@ def main(args: Sequence[str] | None = None) -> None:
         if not is_out_of_memory(error):
             raise
         sys.exit("axial: not enough memory for this; ask for fewer, shorter or smaller ones")
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; nothing more can be said there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed at the end
+        if error.errno == errno.EPIPE:  # whoever read our output has seen enough
+            sys.exit(1)
         sys.exit(f"axial: output cannot be written ({error.strerror}); make room for it")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -66,11 +66,8 @@ def continue_(
         if team.main:
             about = studio.about() | {"source": source} | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))
-            several = "s" * (len(originals) > 1), "s" * (how.count > 1)
-            print(
-                f"{out}: {len(originals)} example{several[0]}, "
-                f"{how.count} continuation{several[1]} of each"
-            )
+            examples = f"{len(originals)} example{'s' * (len(originals) > 1)}"
+            print(f"{out}: {examples}, {how.count} continuation{'s' * (how.count > 1)} of each")
 
 
 class _Task:
