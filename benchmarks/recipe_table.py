@@ -3,6 +3,7 @@
 import argparse
 import json
 import statistics
+from collections.abc import Sized
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -58,7 +59,7 @@ class Repeated:
     @property
     def name(self) -> str:
         """That of the row, and what was changed on the command line."""
-        return ", ".join([self.first["row"], *(f"{k} {v}" for k, v in self.tried.items())])
+        return _name(self.first)
 
     @property
     def seeds(self) -> str:
@@ -106,15 +107,14 @@ class Repeated:
         }
 
     def _beside(self, name: str) -> str:
-        if not all(name in run for run in self.runs):  # was not scored in the first runs
-            return ""
-        return f"{statistics.fmean(run[name]['bits_per_dim'] for run in self.runs):.4f}"
+        scored = [run[name]["bits_per_dim"] for run in self.runs if name in run]
+        return f"{statistics.fmean(scored):.4f}{_of(scored)}" if scored else ""
 
     def _held_out(self) -> str:
         error = statistics.fmean(run["validation"]["standard_error"] for run in self.runs)
         said = [f"{self.bits:.4f} +- {error:.4f}"]
         if len(self.runs) > 1:
-            said.append(f"mean of {len(self.runs)}, spread {self.spread:.4f}")
+            said[0] += f"{_of(self.runs)}, spread {self.spread:.4f}"
         lost = max(run["looks"][-1] - min(run["looks"]) for run in self.runs)
         if lost > WORSE:
             said.append(f"{lost:.4f} above its best look")
@@ -132,8 +132,15 @@ class Repeated:
             statistics.fmean(test[name] for test in tests)
             for name in ("bits_per_dim", "standard_error")
         )
-        few = f", mean of {len(tests)}" if len(tests) > 1 else ""
-        return f"{bits:.4f} +- {error:.4f}{few}"
+        return f"{bits:.4f} +- {error:.4f}{_of(tests)}"
+
+
+def _name(run: dict[str, Any]) -> str:
+    return ", ".join([run["row"], *(f"{key} {value}" for key, value in run["tried"].items())])
+
+
+def _of(several: Sized) -> str:
+    return f", mean of {len(several)}" if len(several) > 1 else ""
 
 
 def repeated(results: list[dict[str, Any]]) -> list[Repeated]:
@@ -203,10 +210,11 @@ def draw_curves(path: Path, runs: list[Path]) -> None:
         about, *rest = log_of(run)
         looks = [(r["seconds"] / 60, r["validation"]) for r in rest if "validation" in r]
         minutes = about["seconds_allowed"] / 60
+        planned = "" if "steps" in about["tried"] else f", {minutes:.1f} minutes"
         panel.plot(
             [at for at, _ in looks],
             [bits for _, bits in looks],
-            label=f"{about['row']}, {minutes:.1f} minutes, seed {about['seed']}",
+            label=f"{_name(about)}{planned}, seed {about['seed']}",
             linestyle=("-", "--", ":")[number // 10 % 3],
             marker=".",
         )

@@ -325,8 +325,8 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
     assert [row["difference"] for row in rows] == differences
     assert [row["conditional"] for row in rows] == ["no", "no", "no", "yes", "no"]
     base, other, _, _, paper = rows
-    assert base["trained on, bits/dim"] == "3.2530"
-    assert base["held out, not averaged"] == "3.3230"
+    assert base["trained on, bits/dim"] == "3.2530, mean of 3"
+    assert base["held out, not averaged"] == "3.3230, mean of 3"
     assert [row["to the first row"] for row in rows] == ["", "", "", "", ""]  # it ran for longer
     assert base["held out, bits/dim"] == "3.3030 +- 0.0091, mean of 3, spread 0.0040"
     assert (base["seed"], base["test, bits/dim"]) == ("0, 1, 2", "3.3100 +- 0.0066")
@@ -345,6 +345,18 @@ def test_the_table_has_differences_to_the_base_of_the_same_time_and_the_spread(t
         "smaller difference is not called an improvement."
     )
     assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_the_mean_of_what_only_some_runs_scored_says_so(tmp_path, capsys):
+    runs = [fake(tmp_path / str(n), "small", 3.1 + n / 100, seed=n) for n in range(3)]
+    result = json.loads((runs[0] / "result.json").read_text())
+    del result["learned"]
+    (runs[0] / "result.json").write_text(json.dumps(result))
+    command("table", *runs)
+    head, _, row = lines(capsys.readouterr().out)
+    row = dict(zip(head, row, strict=True))
+    assert row["trained on, bits/dim"] == "3.0650, mean of 2"
+    assert row["held out, not averaged"] == "3.1300, mean of 3"
 
 
 def test_without_a_repeated_row_nothing_is_called_an_improvement(tmp_path, capsys):
