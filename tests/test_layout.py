@@ -10,7 +10,7 @@ SOURCE = Path(axial.__file__).parent
 ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
-LAYERS = """errors disk protobuf progress recording shipped
+LAYERS = """errors disk protobuf progress recording shipped devices noise_kernels
 config crc32c ranks tensors
 cost causal noise bundle data runs line_kernels
 line_attention

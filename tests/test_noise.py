@@ -79,3 +79,15 @@ def test_a_gpu_gives_the_same_noise():
         for device in ("cpu", "cuda")
     ]
     assert all(torch.equal(a, b.cpu()) for a, b in zip(*words, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("values", [2, 256, 300])
+def test_the_kernel_makes_the_same_noise_to_the_bit(monkeypatch, values):
+    image = torch.tensor([0, 3, (1 << 40) + 1, (1 << 63) - 1], device="cuda")
+    element = torch.tensor([0, 9, 77, 12287, 1 << 33], device="cuda")
+    for seed in (0, 1, 0x7FFFFFFF, 0x80000000, 12345678901234567890, (1 << 64) - 1):
+        made = gumbel(seed, image, element, values)
+        with monkeypatch.context() as patch:
+            patch.setattr("axial.noise.runs_triton", lambda device: False)
+            assert torch.equal(made, gumbel(seed, image, element, values))

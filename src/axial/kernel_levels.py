@@ -6,7 +6,6 @@ same graph is replayed for every step of its axis.
 b batch, l length of a line, d width, v values, *slab the faster axes of an outer level.
 """
 
-import importlib.util
 from collections.abc import Callable
 from types import ModuleType
 from typing import cast
@@ -17,6 +16,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32
 from torch import Tensor
 
 from axial.attention import LineCache
+from axial.devices import runs_triton
 from axial.folded import Folded, FoldedBlock, fold
 from axial.layers import Blocks
 from axial.model import AxialTransformer
@@ -26,8 +26,7 @@ from axial.recording import Recording
 def fast_kernels(model: AxialTransformer) -> ModuleType | None:
     """Those of kernels.py, where they serve this model."""
     weight, config = model.embedding.weight, model.config
-    nvidia = weight.device.type == "cuda" and torch.version.hip is None
-    if nvidia and importlib.util.find_spec("triton"):
+    if runs_triton(weight.device):
         from axial import kernels
 
         if kernels.usable(weight.dtype, config.width, config.mlp_ratio * config.width):

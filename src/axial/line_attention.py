@@ -5,12 +5,13 @@ They have a gradient but no second one, and none under `torch.func`.
 r lines, l length of a line, f faster axes folded, n heads, e width of a head.
 """
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from axial.devices import runs_triton
 
 _LONGEST, _WIDEST = 64, 128
 """A line of a head that a program can hold."""
@@ -35,9 +36,8 @@ def dense_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _usable(device: int) -> bool:
-    nvidia = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
-    return nvidia and importlib.util.find_spec("triton") is not None
+def _usable(index: int) -> bool:
+    return runs_triton(torch.device("cuda", index))
 
 
 # What is compiled takes the answer over.

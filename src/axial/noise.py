@@ -8,6 +8,8 @@ number in the open interval. All in 32-bit integers that wrap, so every device a
 from jaxtyping import Float64, Int32, Int64
 from torch import Tensor, add, arange, bitwise_right_shift, float64, int32
 
+from axial.devices import runs_triton
+
 _WORD = 0xFFFFFFFF
 _PARITY = 0x1BD11BDA
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -20,15 +22,27 @@ def gumbel(
 
     `argmax(logits + noise)` is then a draw from the softmax of the logits. The seed has 64 bits.
     """
+    key = _word(seed), _word(seed >> 32)
+    if runs_triton(image.device):
+        from axial import noise_kernels
+
+        uniform = noise_kernels.uniform(*key, image, element, values)
+    else:
+        uniform = _uniform(*key, image, element, values)
+    return uniform.log_().neg_().log_().neg_()
+
+
+def _uniform(
+    key0: int, key1: int, image: Int64[Tensor, " b"], element: Int64[Tensor, " e"], values: int
+) -> Float64[Tensor, "b e v"]:
     image = image.view(-1, 1, 1)
-    key = threefry(_word(seed), _word(seed >> 32), image.to(int32), (image >> 32).to(int32))
+    key = threefry(key0, key1, image.to(int32), (image >> 32).to(int32))
     value = arange(values, dtype=int32, device=image.device)
     high, low = threefry(*key, element.view(1, -1, 1).to(int32), value)
     # 52 bits and half a step up: neither 0 nor a number that rounds to 1. Every sum is exact.
     uniform = high.bitwise_xor_(_word(1 << 31)).to(float64).mul_(2.0**-32)
     low = low.bitwise_right_shift_(12).bitwise_and_((1 << 20) - 1)
-    uniform.add_(low.to(float64), alpha=2.0**-52).add_(0.5 + 2.0**-53)
-    return uniform.log_().neg_().log_().neg_()
+    return uniform.add_(low.to(float64), alpha=2.0**-52).add_(0.5 + 2.0**-53)
 
 
 def threefry(
