@@ -1,6 +1,6 @@
 """Which tiles and variants make the inner step fast on this GPU: what kernels.py chooses by.
 
-    python benchmarks/kernels.py [--width 1536] [--heads 16] [--layers 8] [--length 32]
+    python benchmarks/kernels.py [--width 1536] [--heads 16] [--layers 8] [--length 32] [--batch 256]
 
 Everything is timed as it runs in a drawing: inside a CUDA graph, in bf16, over as many layers as
 the model has, so that their weights do not stay in the GPU's cache.
@@ -34,7 +34,14 @@ TILES = {
         Tile(32, 32, 128),
     ],
     128: [Tile(128, 16, 128, fetching=True), Tile(64, 32, 128), Tile(64, 64, 128)],
-    256: [Tile(64, 32, 128), Tile(64, 64, 64), Tile(64, 64, 128), Tile(128, 32, 128)],
+    256: [
+        Tile(32, 32, 128),
+        Tile(32, 64, 128),
+        Tile(64, 32, 128),
+        Tile(64, 64, 64),
+        Tile(64, 64, 128),
+        Tile(128, 32, 128),
+    ],
 }
 """Worth trying, by batch size."""
 COLUMNS = [(2, 4, 2048), (4, 4, 2048), (8, 4, 2048), (8, 4, 512), (4, 8, 2048), (4, 2, 2048)]
@@ -185,6 +192,7 @@ def _elapsed(run: Callable[[], object]) -> float:
 def main() -> None:
     """Print what is fastest for each batch size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--batch", type=int, nargs="+", choices=TILES, default=list(TILES))
     for name, default in (("width", 1536), ("heads", 16), ("layers", 8), ("length", 32)):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
@@ -198,7 +206,7 @@ def main() -> None:
     model = AxialTransformer(config).to("cuda", torch.bfloat16).eval()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16, {args.layers} layers")
     with torch.no_grad():
-        for batch in TILES:
+        for batch in args.batch:
             print(f"\nbatch {batch}")
             probe_line(model, batch)
             probe_attention(model, batch)
