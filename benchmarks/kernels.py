@@ -1,6 +1,6 @@
 """Which tiles and variants make the inner step fast on this GPU: what kernels.py chooses by.
 
-    python benchmarks/kernels.py [--width 1536] [--heads 16] [--layers 8] [--length 32] [--batch 256]
+    python benchmarks/kernels.py [--width 1536] [--heads 16] [--layers 8] [--batch 256]
 
 Everything is timed as it runs in a drawing: inside a CUDA graph, in bf16, over as many layers as
 the model has, so that their weights do not stay in the GPU's cache.
