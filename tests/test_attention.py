@@ -191,6 +191,8 @@ def test_dropout_acts_on_the_weights_while_training_only():
         ),
         (lambda: AxialAttention(8, 2, 0, causal=False, dropout=1.0), "dropout is 1.0"),
         (lambda: layer(1)(grid(2, 3, 8)), "at least 2 axes"),
+        (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 3, 4, 8).long()), "memory is torch.int64"),
+        (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 3, 4, 8).half()), "memory is torch.float16"),
         (lambda: layer(1)(grid(2, 3, 4, 7)), "got shape (2, 3, 4, 7)"),
         (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 2, 4, 8)), "all but axis 1"),
         (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 4, 8)), "all but axis 1"),

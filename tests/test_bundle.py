@@ -188,6 +188,14 @@ def test_an_endless_number_is_refused_at_once(tmp_path):
     refused(tmp_path, "more than 64 bits")
 
 
+@pytest.mark.parametrize("dim", [b"\x05", b"\xff" * 8 + b"\x7f"], ids=["small", "huge"])
+def test_a_dimension_that_is_a_bare_number_is_refused_at_once(tmp_path, dim):
+    shape = b"\x10" + dim
+    entry = b"\x08\x01\x12" + bytes([len(shape)]) + shape
+    write_index(tmp_path / "m.index", [[(b"", b"")], [(b"a", entry)]])
+    refused(tmp_path, "a dimension that is no message")
+
+
 def test_an_index_that_cannot_be_read_is_said(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_index(tmp_path)

@@ -10,7 +10,7 @@ import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 from safetensors.torch import load_file, save_file
 
-from axial import CheckpointError, ConfigError, fingerprint, load, save
+from axial import AxialTransformer, CheckpointError, ConfigError, fingerprint, load, save
 
 FOUND = VARIANTS["2d-labels"]
 
@@ -191,6 +191,15 @@ def test_a_swapped_weights_file_is_refused(folder, tmp_path):
     save(tiny_model(FOUND, seed=9), tmp_path / "other")
     (tmp_path / "other" / "model.safetensors").replace(folder / "model.safetensors")
     refused(folder, "do not belong together, or one was changed")
+
+
+@pytest.mark.parametrize("wrong", [torch.int64, torch.float64])
+def test_weights_of_another_type_are_refused_by_name(wrong):
+    weights = tiny_model(FOUND, dtype=torch.float32).state_dict()
+    name = "to_logits.bias"
+    weights[name] = weights[name].to(wrong)
+    with pytest.raises(CheckpointError, match=f"'{name}' is {wrong}: weights are floating"):
+        AxialTransformer.from_weights(FOUND, weights)
 
 
 def test_weights_of_another_configuration_are_refused(folder, tmp_path):

@@ -1,13 +1,19 @@
 """Completions follow the conditional that the model's own probabilities define."""
 
+import copy
+import math
+
 import pytest
 import torch
 from conftest import VARIANTS, config, every_image, random_input, tiny_model
 
 from axial import AxialError, bits, draw
 from axial.completion import complete, is_exact, kept_part
+from axial.noise import gumbel
 
 COLOUR = config((2, 1), channels=3, values=2)
+KEPT = torch.tensor([1, 1, 1, -1, -1, -1]).view(1, 2, 1, 3)
+"""The first row of it."""
 
 
 def test_what_is_kept_is_leading_rows_frames_and_channels():
@@ -57,23 +63,33 @@ def opinionated(found, seed):
     return model
 
 
-def distance(model, candidates, count):
+def distance(model, candidates, count, *, context=None, temperature=1.0):
     """Total variation between completions of all but the last row and the true conditional."""
     found = model.config
     mask = kept_part(found, keep=found.axes[0] - 1, keep_channels=None)
     image = random_input(found, 1)[0]
     images = every_image(found, ~mask)
     images[:, mask] = image[:, mask]
-    label = torch.ones(count, dtype=torch.long) if found.classes else None
-    probability = (-bits(model, images, None if label is None else label[: len(images)])).exp2()
+    label = torch.ones(1, dtype=torch.long) if found.classes else None
+    told = [None if t is None else t.expand(len(images), *t.shape[1:]) for t in (label, context)]
+    probability = (-bits(tempered(model, temperature), images, *told)).exp2()
     given = image.masked_fill(~mask, -1).expand(count, *image.shape[1:])
-    x = complete(model, given, candidates=candidates, label=label, seed=1)
+    how = {"label": label, "context": context, "temperature": temperature, "seed": 1}
+    x = complete(model, given, candidates=candidates, **how)
     assert torch.equal(x[:, mask], given[:, mask])
     key = found.values ** torch.arange(x[0].numel())
     place = (x.flatten(1) @ key).unsqueeze(1) == (images.flatten(1) @ key)
     assert place.any(1).all()
     seen = place.double().mean(0)
     return float((seen - probability / probability.sum()).abs().sum() / 2)
+
+
+def tempered(model, temperature):
+    """The model whose logits are divided by the temperature."""
+    model = copy.deepcopy(model)
+    model.to_logits.weight.data /= temperature
+    model.to_logits.bias.data /= temperature
+    return model
 
 
 STEPS = config((3, 1), channels=3, values=2, given_steps=1)
@@ -91,6 +107,40 @@ def test_many_candidates_give_the_enumerated_conditional(found, seed):
     model = opinionated(found, seed)
     assert distance(model, 1, 2000) > 0.07
     assert distance(model, 32, 2000) < 0.05
+
+
+def test_candidates_follow_the_context_and_the_temperature():
+    """Candidates weighed without the one stray by 0.12, without the other by 0.05."""
+    torch.manual_seed(0)
+    context = 3 * torch.randn(1, *COLOUR.axes, COLOUR.width, dtype=torch.float64)
+    assert distance(opinionated(COLOUR, 2), 64, 1000, context=context) < 0.06
+    assert distance(opinionated(COLOUR, 5), 32, 1000, temperature=0.4) < 0.03
+
+
+def test_choosing_a_candidate_takes_noise_that_no_element_takes(monkeypatch):
+    asked = []
+
+    def spy(seed, image, element, values):
+        asked.extend(element.tolist())
+        return gumbel(seed, image, element, values)
+
+    monkeypatch.setattr("axial.completion.gumbel", spy)
+    given = torch.full((2, *COLOUR.axes, 3), -1)
+    given[:, 0] = 1
+    complete(tiny_model(COLOUR), given, candidates=3)
+    assert asked == [6 + 1, 6 + 2]  # six elements, and the two channels that are weighed
+
+
+def test_every_example_counts_in_what_is_exact():
+    model = tiny_model(COLOUR)
+    blank, rows = torch.full((2, 2, 1, 3), -1), torch.full((2, 2, 1, 3), -1)
+    blank[0, 0, 0, 0] = rows[0, 0, 0, 0] = 1
+    whole = complete(model, blank, candidates=4, seed=3)  # a prefix, and nothing at all
+    assert torch.equal(whole, draw(model, 2, given=blank, seed=3))
+    rows[1, 0] = 1
+    for given in (rows, rows.flip(0)):
+        with pytest.raises(AxialError, match="in every example"):
+            complete(model, given, candidates=4)
 
 
 def test_where_the_kept_part_is_a_prefix_candidates_change_nothing():
@@ -131,6 +181,35 @@ def test_what_cannot_be_completed_is_refused_in_one_line(kept, settings, message
         given = torch.zeros(1, *COLOUR.axes, 3, dtype=torch.long).masked_fill(~mask, -1)
         complete(tiny_model(COLOUR), given, **settings)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+@pytest.mark.parametrize(
+    ("given", "settings", "message"),
+    [
+        (torch.full((0, 2, 1, 3), -1), {}, "count is 0"),
+        (torch.tensor(-1), {}, "count is 0"),
+        (KEPT.double(), {}, "given is torch.float64"),
+        (KEPT[:, :1], {}, "given has shape (1, 1, 1, 3)"),
+        (KEPT, {"first": -1}, "first is -1"),
+        (KEPT, {"first": 1 << 63}, "first is 9223372036854775808"),
+        (KEPT, {"temperature": math.inf}, "temperature is inf"),
+        (KEPT, {"label": torch.tensor([1])}, "this model is unconditional"),
+        (KEPT, {"context": torch.zeros(1, 2, 1, 5)}, "context has shape (1, 2, 1, 5)"),
+    ],
+)
+def test_bad_input_is_refused_with_and_without_candidates(given, settings, message, candidates):
+    with pytest.raises(AxialError) as caught:
+        complete(tiny_model(COLOUR), given, candidates=candidates, **settings)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_candidates_need_channels_one_after_another():
+    found = config((2, 1), channels=2, values=2, channel_mode="columns")
+    given = torch.full((1, 2, 1, 2), -1)
+    given[..., 0] = 1
+    with pytest.raises(AxialError, match="channels that are predicted one after another"):
+        complete(tiny_model(found), given, candidates=2)
 
 
 def test_candidates_refuse_a_kept_part_that_is_no_prefix_of_its_channel():

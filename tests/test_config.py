@@ -7,6 +7,7 @@ import pytest
 from conftest import VARIANTS, config
 
 from axial import AxialError, ConfigError, ModelConfig
+from axial.config import as_temperature
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,8 @@ from axial import AxialError, ConfigError, ModelConfig
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"dropout": float("nan")}, "dropout is nan"),
         ({"dropout": "0.5"}, "dropout is '0.5'"),
+        ({"dropout": None}, "dropout is None: use a number"),
+        ({"plane_scale": True}, "plane_scale is True: use a number"),
         ({"plane_scale": 10**400}, "plane_scale is 1000"),
         ({"plane_scale": 0.0}, "plane_scale is 0.0"),
         ({"decoder_layers": (2,)}, "has 1 levels, but axes (3, 4) need one per axis"),
@@ -109,3 +112,10 @@ def test_configurations_and_presets_need_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_numbers_may_be_numpys_and_are_no_truth_values():
+    assert as_temperature(np.float32(0.5)) == 0.5
+    for wrong in (True, "1", None, np.ones(2)):
+        with pytest.raises(ConfigError, match=r"temperature is .*: use a number"):
+            as_temperature(wrong)

@@ -113,11 +113,14 @@ def test_a_trace_ends_with_the_picture_and_begins_without(checkpoints, tmp_path)
     assert np.abs(last.astype(int) - sheet).max() < 10
 
 
-@pytest.mark.parametrize(("count", "batch", "ranks"), [(5, 2, 2), (16, 16, 3), (100, 7, 4)])
+@pytest.mark.parametrize(
+    ("count", "batch", "ranks"), [(5, 2, 2), (16, 16, 3), (100, 7, 4), (4, 16, 8)]
+)
 def test_ranks_share_whole_batches_and_nothing_twice(count, batch, ranks):
     shares = [share(count, batch, rank, ranks) for rank in range(ranks)]
     assert [i for first, stop in shares for i in range(first, stop)] == list(range(count))
     assert all(first % batch == 0 or first == count for first, _ in shares)
+    assert shares[0][1] > 0  # the main rank shows how far it is, and writes the trace
 
 
 def test_two_ranks_write_the_files_of_one(checkpoints, tmp_path):

@@ -15,6 +15,7 @@ from conftest import (
 import axial.likelihood
 from axial import AxialTransformer, bits, bits_per_dim, element_bits
 from axial.causal import given, order
+from axial.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ENUMERABLE)
@@ -117,6 +118,20 @@ def test_lower_precision_is_still_a_distribution_and_close():
         assert 0 < (lower - reference).abs().max() < tolerance
         # Every conditional is normalised in float64, so rounding makes another distribution.
         assert abs((-lower).exp2().sum() - 1) < 1e-9
+
+
+def test_sixteen_bit_values_fit_sixteen_bit_models():
+    found = config((2, 2), channels=2, values=65536)
+    x = torch.tensor([0, 65535]).expand(1, 2, 2, 2)
+    assert bits(tiny_model(found, dtype=torch.float16), x).isfinite().all()
+
+
+@pytest.mark.parametrize("planes", [0, -1])
+def test_a_number_of_planes_that_cannot_be_is_refused(planes):
+    found = config((2, 2))
+    x = torch.zeros(1, 2, 2, 1, dtype=torch.long)
+    with pytest.raises(ConfigError, match=f"planes is {planes}"):
+        element_bits(tiny_model(found), x, planes=planes)
 
 
 def test_scoring_ignores_dropout_and_leaves_the_model_as_it_was():

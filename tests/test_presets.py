@@ -89,6 +89,11 @@ def test_a_description_names_every_level_in_order(name):
     assert "1 0* 1 0*" in text or found.decoder_layers[0] == 2
 
 
+def test_one_axis_without_its_comma_is_refused():
+    with pytest.raises(ConfigError, match="axes is 7: give one whole number for each axis"):
+        DataShape(axes=7)
+
+
 def test_a_description_of_a_volume():
     text = describe(PRESETS["small"](DataShape(axes=(4, 8, 8), channels=2, values=9)).model)
     levels = text[text.index("x (b") :].splitlines()

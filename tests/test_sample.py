@@ -1,6 +1,14 @@
 import pytest
 import torch
-from conftest import ENUMERABLE, VARIANTS, config, every_image, random_input, tiny_model
+from conftest import (
+    ENUMERABLE,
+    VARIANTS,
+    config,
+    every_image,
+    load_script,
+    random_input,
+    tiny_model,
+)
 
 import axial.sample
 from axial import AxialError, bits, draw
@@ -135,6 +143,46 @@ def test_a_model_whose_logits_are_not_finite_is_refused(method, wrong):
         draw(model, 2, method=method)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_many_float16_logits_are_finite_though_their_sum_in_float16_is_not(method):
+    found = config((2, 2), values=256)
+    model = tiny_model(found, dtype=torch.float16)
+    model.to_logits.bias.data += 100.0
+    assert not model(draw(model, 3, method=method)).sum().isfinite()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_noise_that_forbids_a_value_does_so_at_every_temperature(temperature):
+    found = VARIANTS["2d-channels"]
+    model = tiny_model(found)
+    shape = (2, *found.axes, found.channels, found.values)
+    noise = torch.zeros(shape, dtype=torch.float64)
+    likeliest = draw(model, 2, noise=noise, temperature=temperature)
+    assert (likeliest == 0).any() and torch.equal(likeliest, draw(model, 2, temperature=0.0))
+    noise[..., 0] = -torch.inf
+    x = draw(model, 2, noise=noise, temperature=temperature)
+    logits = model(x)
+    logits[..., 0] = -torch.inf
+    assert torch.equal(x, logits.argmax(-1))
+
+
+def test_the_estimate_of_memory_is_what_drawing_takes(monkeypatch):
+    peak_bytes = load_script("benchmarks/attention_cost.py").peak_bytes
+    many = config((8, 8), channels=100, values=2, width=8)
+    wide = config((8, 8), channels=3, values=16, width=64, heads=4, mlp_ratio=4)
+    noise = config((2, 8), values=4000, width=8)
+    budget = 1 << 24
+    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", budget)
+    for found in (many, wide, noise):
+        model = tiny_model(found, dtype=torch.float32)
+        count = axial.sample.draws_at_once(model)
+        assert count > 1
+        known = torch.zeros(count, *found.axes, found.channels, dtype=torch.long)
+        known[:, -1, :, -1] = -1
+        drawing = lambda m=model, k=known: draw(m, len(k), given=k)  # noqa: E731
+        assert 0.2 * budget < peak_bytes(drawing, "cpu") < 1.5 * budget
+
+
 def test_temperature_zero_is_argmax_whatever_the_seed():
     found = VARIANTS["2d-channels"]
     model = tiny_model(found)
@@ -183,6 +231,7 @@ BLANK = torch.full((1, 2, 2, 2), -1)
         (FREE, {"given": BLANK.to(torch.uint64)}, "given holds 18446744073709551615"),
         (FREE, {"temperature": -0.5}, "temperature is -0.5: use 0 (argmax) or a positive number"),
         (FREE, {"temperature": float("nan")}, "temperature is nan"),
+        (FREE, {"noise": torch.full((3, 2, 2, 2, 3), torch.nan)}, "noise holds what is no number"),
         (FREE, {"method": "magic"}, "method is 'magic': use one of cached, semi-parallel, naive"),
         (FREE, {"seed": -1}, "seed is -1"),
         (FREE, {"seed": 1 << 64}, "seed is 18446744073709551616: use whole numbers below"),

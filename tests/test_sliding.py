@@ -112,7 +112,7 @@ def test_no_two_windows_share_their_noise():
 
 
 def test_each_new_frame_follows_the_conditional_of_its_window():
-    """1,000 second windows from one start: the last frame's share of each value, enumerated."""
+    """4,000 second windows from one start: the last frame's share of each value, enumerated."""
     found = config((1, 2), channels=3, frames=3, values=2, given_channels=1)
     model = tiny_model(found)
     start = torch.tensor([0, 1, 1, 0, 1, 1]).view(1, 1, 2, 3)
@@ -149,6 +149,7 @@ def test_half_of_the_window_is_kept_and_all_that_is_given(found, overlap, wanted
         (FORMS["grid"], {"overlap": 0}, "overlap is 0: a window of 4 frames can keep 1 to 3"),
         (FORMS["four-axes"], {"overlap": 1}, "overlap is 1: a window of 4 frames can keep 2 to 3"),
         (FORMS["stacked"], {"overlap": 4}, "overlap is 4: a window of 4 frames can keep 1 to 3"),
+        (FORMS["grid"], {"overlap": True}, "overlap is True: use whole numbers"),
         (FORMS["grid"], {"frames": 0}, "frames is 0"),
         (FORMS["grid"], {"noise": torch.zeros(1, 1)}, "noise= serves one window only"),
         (config((3, 4), channels=3), {}, "this model has no frames"),

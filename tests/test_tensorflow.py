@@ -62,11 +62,10 @@ def test_logits_and_bits_are_the_authors(recorded):
     torch.testing.assert_close(score, recorded.bits_per_dim, rtol=0, atol=1e-5)
 
 
-def test_samples_are_the_authors_for_the_same_noise(recorded):
-    count = len(recorded.samples)
-    drawn = draw(
-        recorded.model(), count, noise=recorded.noise, context=recorded.context, method="naive"
-    )
+@pytest.mark.parametrize("method", ["cached", "semi-parallel", "naive"])
+def test_samples_are_the_authors_for_the_same_noise(recorded, method):
+    count, context = len(recorded.samples), recorded.context
+    drawn = draw(recorded.model(), count, noise=recorded.noise, context=context, method=method)
     assert torch.equal(drawn, recorded.samples)
 
 
@@ -114,9 +113,21 @@ def test_a_model_without_channels_on_its_shapes_asks_for_them():
         from_tensorflow(recorded.variables, heads=4)
     with pytest.raises(ConfigError, match="12 stacked rows do not split into 5 channels"):
         from_tensorflow(recorded.variables, heads=4, channels=5)
+    for wrong in (0, "3"):
+        with pytest.raises(ConfigError, match=r"channels is '?\w'?: use whole numbers"):
+            from_tensorflow(recorded.variables, heads=4, channels=wrong)
     encoded = Recorded("t3d_h6w5c3_k256")
     with pytest.raises(ConfigError, match="this model has 3 channels, not 4"):
         from_tensorflow(encoded.variables, heads=4, channels=4)
+
+
+@pytest.mark.parametrize("kind", ["complex64", "<U8"])
+def test_variables_that_are_no_real_numbers_are_refused(kind):
+    recorded = Recorded("t3d_h6w5c3_k256")
+    name = next(name for name in recorded.variables if name.endswith("embs"))
+    wrong = recorded.variables[name].astype(kind)
+    with pytest.raises(CheckpointError, match=f"is {kind}: give real numbers"):
+        from_tensorflow(recorded.variables | {name: wrong}, heads=4)
 
 
 def test_heads_that_do_not_divide_are_refused():

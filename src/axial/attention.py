@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from axial.config import as_integer, check_heads
+from axial.config import as_float, as_integer, check_heads
 from axial.errors import ConfigError, InputError
-from axial.line_attention import attend_lines, serves
+from axial.line_attention import attend_lines, dense_dtype, serves
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
 MOST_LINES = 65_535
@@ -57,8 +57,8 @@ class AxialAttention(nn.Module):
 
     On an (h, w) image this costs h * w * l products instead of (h * w) ** 2, with l = h or w.
     `causal=True` hides what comes later on the line; `dropout` acts on the attention weights
-    while training. No data is moved: whatever the axis, queries, keys and values are views of
-    one dense layer's output, whose features are ordered (heads, q k v, head width) to allow it.
+    while training. Without `memory` no data is moved: whatever the axis, queries, keys and values
+    are views of one dense layer's output, ordered (heads, q k v, head width) to allow it.
     """
 
     def __init__(
@@ -69,8 +69,11 @@ class AxialAttention(nn.Module):
         heads = as_integer("heads", heads, at_least=1)
         axis = as_integer("axis, counted from 0 for the slowest,", axis, at_least=0)
         check_heads(width, heads)
+        dropout = as_float("dropout", dropout)
         if not 0 <= dropout < 1:
             raise ConfigError(f"dropout is {dropout}: use a number from 0 up to below 1")
+        if not isinstance(causal, bool):
+            raise ConfigError(f"causal is {causal!r}: use True or False")
         self.heads = heads
         self.axis = axis
         self.causal = causal
@@ -88,13 +91,14 @@ class AxialAttention(nn.Module):
         nn.init.zeros_(self.to_out.bias)
 
     def forward(
-        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None = None
+        self, x: Float[Tensor, "b *axes d"], memory: Shaped[Tensor, "..."] | None = None
     ) -> Float[Tensor, "b *axes d"]:
         """Attend along the line of `x`, or of `memory`.
 
         `memory` has the axes of `x`, but any length along `axis`; other axes may have length 1
         and are then shared by all lines.
         """
+        self._check(x, memory)
         dropping = self.training and self.dropout > 0
         if memory is None and not dropping and self._is_short(x):
             weight, bias = self.to_qkv.weight, self.to_qkv.bias
@@ -111,6 +115,7 @@ class AxialAttention(nn.Module):
 
         `x` holds one step, or all steps from 0 on; the cache takes them in.
         """
+        self._check(x, None)
         q, k, v = self._project(x, None)
         assert start == 0 or q.shape[1] == 1
         k, v = cache.add(k, v, start)
@@ -143,12 +148,13 @@ class AxialAttention(nn.Module):
         return out.transpose(1, 2).view(shape)
 
     def weights(
-        self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None = None
+        self, x: Float[Tensor, "b *axes d"], memory: Shaped[Tensor, "..."] | None = None
     ) -> Float[Tensor, "b *axes n m"]:
         """How much each element looks at each place of its line, per head: for pictures.
 
         This is what `forward` never builds: length-squared numbers for each line and head.
         """
+        self._check(x, memory)
         q_rlfne, k_rmfne, _ = self._project(x, memory)
         scores = torch.einsum("rlfne,rmfne->rlfnm", q_rlfne, k_rmfne)
         scores = scores / math.sqrt(q_rlfne.shape[-1])
@@ -162,7 +168,6 @@ class AxialAttention(nn.Module):
         self, x: Float[Tensor, "b *axes d"], memory: Float[Tensor, "..."] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values as views (r, l or m, f, n, e)."""
-        self._check(x, memory)
         if memory is None:
             return self.parts(self.to_qkv(x))
 
@@ -194,7 +199,6 @@ class AxialAttention(nn.Module):
 
     def _is_short(self, x: Tensor) -> bool:
         """Whether line_attention.py serves lines and heads of this size, past a plain `to_qkv`."""
-        self._check(x, None)
         return _is_plain(self.to_qkv) and serves(
             x, x.shape[1 + self.axis], self.to_out.in_features // self.heads
         )
@@ -218,6 +222,8 @@ class AxialAttention(nn.Module):
                 f"memory of shape {tuple(memory.shape)} does not lie beside x of shape "
                 f"{tuple(x.shape)}: all but axis {self.axis} must be equal, or 1"
             )
+        if not memory.is_floating_point() or dense_dtype(memory) != dense_dtype(x):
+            raise InputError(f"memory is {memory.dtype} and x is {x.dtype}: give both in one type")
 
 
 def _is_plain(linear: nn.Linear) -> bool:

@@ -163,7 +163,7 @@ def _read_entry(row: bytes, shards: int) -> Entry:
             numbers[field] = value
         elif field == 2:
             dims = [dim for number, dim in read_fields(value) if number == 2]
-            shape = [int(dict(read_fields(bytes(dim))).get(1, 0)) for dim in dims if dim != 0]
+            shape = [_read_dimension(dim) for dim in dims]
         elif field == 7:
             numbers[field] = 1
     return Entry(
@@ -176,6 +176,12 @@ def _read_entry(row: bytes, shards: int) -> Entry:
         checksum=numbers.get(6, 0),
         sliced=7 in numbers,
     )
+
+
+def _read_dimension(dim: bytes | int) -> int:
+    if isinstance(dim, int):
+        raise ValueError("a dimension that is no message")
+    return int(dict(read_fields(dim)).get(1, 0))
 
 
 def read_tensor(prefix: Path, name: str, entry: Entry) -> NDArray[np.generic]:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from axial.causal import given as always_given
 from axial.causal import order
-from axial.config import ModelConfig, as_integer
+from axial.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError
 from axial.likelihood import planes_at_once
-from axial.model import AxialTransformer, evaluating
+from axial.model import AxialTransformer, check_tensors, evaluating
 from axial.noise import gumbel
-from axial.sample import draw
+from axial.sample import begun, draw, for_all
 
 
 def kept_part(
@@ -51,12 +51,13 @@ def is_exact(config: ModelConfig, mask: Bool[Tensor, "*axes c"]) -> bool:
 
 def complete(
     model: AxialTransformer,
-    given: Shaped[Tensor, "b *axes c"],
+    given: Shaped[Tensor, "..."],
     *,
     candidates: int = 1,
     seed: int = 0,
     temperature: float = 1.0,
-    label: Shaped[Tensor, " b"] | None = None,
+    label: Shaped[Tensor, "..."] | None = None,
+    context: Shaped[Tensor, "..."] | None = None,
     first: int = 0,
     **how: Any,
 ) -> Int[Tensor, "b *axes c"]:
@@ -65,29 +66,41 @@ def complete(
     Each example is carried through the channels in `candidates` versions: the missing part of a
     channel is drawn in each, which is then weighted by the probability it gives the kept part of
     the next channel, and resampled; at the end one is returned. That is the exact conditional as
-    candidates grow. What is kept of a channel must be a prefix of it. `how` goes to `draw`.
+    candidates grow. What is kept of a channel must be a prefix of it. `label` and `context` may be
+    one for all. `how` goes to `draw`.
     """
-    config, count = model.config, len(given)
+    check_tensors(given=given)
+    config = model.config
+    count = as_integer("count", len(given) if given.ndim else 0, at_least=1)
     candidates = as_integer("candidates", candidates, at_least=1)
-    mask = given[0].cpu() >= 0
-    settings: dict[str, Any] = {"seed": seed, "temperature": temperature, **how}
-    if candidates == 1 or is_exact(config, mask):
-        return draw(model, count, given=given, label=label, first=first, **settings)
-    _check(config, given.cpu(), temperature)
+    told: dict[str, Any] = {"label": label, "context": context, "first": first}
+    how |= {"seed": seed, "temperature": as_temperature(temperature)}
+    x = begun(model, count, given)
+    known = (x >= 0).cpu()
+    masks = known[:1] if (known == known[0]).all() else torch.unique(known, dim=0)
+    if candidates == 1 or all(is_exact(config, mask) for mask in masks):
+        return draw(model, count, given=x, **told, **how)
+    _check(config, masks, temperature)
+    mask = masks[0]
+    first = as_integer("first", first, at_least=0, below=(1 << 63) // candidates - count)
     device = next(model.parameters()).device
-    x = given.long().to(device).repeat_interleave(candidates, 0)
-    label = None if label is None else label.to(device).repeat_interleave(candidates, 0)
-    versions = first * candidates + torch.arange(len(x), device=device)
+    conditions = for_all(label, count), for_all(context, count)
+    model.check(x.clamp(min=0), *conditions)
+    x = x.to(device).repeat_interleave(candidates, 0)
+    label, context = (
+        None if t is None else t.to(device).repeat_interleave(candidates, 0) for t in conditions
+    )
+    told = {"label": label, "context": context, "first": first * candidates}
+    versions = told["first"] + torch.arange(len(x), device=device)
     for channel in range(config.channels):
         kept = mask[..., channel] & ~always_given(config)[..., channel]
         if channel and kept.any():
-            weights = _log_probability(model, x, label, channel, kept, temperature)
+            weights = _log_probability(model, x, label, context, channel, kept, temperature)
             x = x[_resampled(weights.view(count, -1), seed, versions, x[0].numel() + channel)]
         if (x[..., channel] < 0).any():
             later = x.clone()
             later[..., channel + 1 :].clamp_(min=0)
-            part: dict[str, Any] = {"given": later, "label": label, "first": first * candidates}
-            x[..., channel] = draw(model, len(x), **part, **settings)[..., channel]
+            x[..., channel] = draw(model, len(x), given=later, **told, **how)[..., channel]
     return x[::candidates]
 
 
@@ -102,13 +115,12 @@ def _resampled(
     return (chosen + start.unsqueeze(1)).flatten()
 
 
-def _check(config: ModelConfig, given: Tensor, temperature: float) -> None:
+def _check(config: ModelConfig, masks: Bool[Tensor, "m *axes c"], temperature: float) -> None:
     if not temperature > 0:
         raise ConfigError("temperature is 0: candidates are weighed by a positive temperature only")
-    known = given >= 0
-    planes = known[0].movedim(-1, 0).flatten(1).long()
-    same = (known == known[0]).all()
-    if config.channel_mode == "columns" or not same or (planes.cumprod(1) != planes).any():
+    planes = masks[0].movedim(-1, 0).flatten(1).long()
+    prefixes = len(masks) == 1 and bool((planes.cumprod(1) == planes).all())
+    if config.channel_mode == "columns" or not prefixes:
         raise ConfigError(
             "candidates need the same leading part of each channel kept in every example, and "
             "channels that are predicted one after another"
@@ -119,6 +131,7 @@ def _log_probability(
     model: AxialTransformer,
     x: Tensor,
     label: Tensor | None,
+    context: Tensor | None,
     channel: int,
     kept: Tensor,
     temperature: float,
@@ -129,8 +142,8 @@ def _log_probability(
     for rows in torch.split(torch.arange(len(x), device=x.device), at_once):
         part, number = x[rows], torch.full((len(rows),), channel, device=x.device)
         with evaluating(model):
-            told = None if label is None else label[rows]
-            logits = model.channel_logits(part.clamp(min=0), number, told)
+            told = (None if t is None else t[rows] for t in (label, context))
+            logits = model.channel_logits(part.clamp(min=0), number, *told)
         scores = (logits.double() / temperature).log_softmax(-1)
         chosen = scores.gather(-1, part[..., channel].clamp(min=0).unsqueeze(-1)).squeeze(-1)
         found.append(chosen[:, kept.to(x.device)].sum(-1))

@@ -32,6 +32,9 @@ class DataShape:
     frames: int | None = None
     """Frames that lie in the channels; unless told, 6, 9, 12 ... of a picture are RGB frames."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", _as_lengths("axes", self.axes))
+
     @property
     def stacked_frames(self) -> int:
         """Frames that lie in the channels, one after another; 1 where they hold no video."""
@@ -108,17 +111,14 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("axes", "decoder_layers"):
-            lengths = getattr(self, name)
-            if not isinstance(lengths, tuple | list):
-                raise ConfigError(f"{name} is {lengths!r}: give one whole number for each axis")
-            whole = tuple(as_integer(name, length, at_least=1) for length in lengths)
-            object.__setattr__(self, name, whole)
+            object.__setattr__(self, name, _as_lengths(name, getattr(self, name)))
         for name, least in _LEAST.items():
             object.__setattr__(self, name, as_integer(name, getattr(self, name), at_least=least))
         if self.frames is not None:
             object.__setattr__(self, "frames", as_integer("frames", self.frames, at_least=1))
-        for name in ("dropout", "plane_scale"):
-            object.__setattr__(self, name, _as_float(name, getattr(self, name)))
+        object.__setattr__(self, "dropout", as_float("dropout", self.dropout))
+        if self.plane_scale is not None:
+            object.__setattr__(self, "plane_scale", as_float("plane_scale", self.plane_scale))
         self._check_numbers()
         self._check_layers()
         self._check_given()
@@ -321,7 +321,9 @@ class TrainConfig:
             if not isinstance(getattr(self, name), allowed):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: use True or False")
         for name in ("learning_rate", "beta2", "weight_decay", "clip", "ema"):
-            object.__setattr__(self, name, _as_float(name, getattr(self, name)))
+            value = getattr(self, name)
+            if value is not None or name != "ema":
+                object.__setattr__(self, name, as_float(name, value))
         _check_choices(self, optimizer=get_args(Optimizer), schedule=get_args(Schedule))
         _check_choices(self, precision=(None, *get_args(Precision)), hold_out=get_args(HoldOut))
         for name in ("learning_rate", "clip"):
@@ -449,10 +451,7 @@ class SampleConfig:
         as_integer("count", self.count, at_least=1)
         if self.batch is not None:
             as_integer("batch", self.batch, at_least=1)
-        if not 0 <= self.temperature < math.inf:
-            raise ConfigError(
-                f"temperature is {self.temperature}: use 0 (argmax) or a positive number"
-            )
+        as_temperature(self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,11 +531,28 @@ def as_integer(name: str, value: Any, *, at_least: int, below: int = 1 << 31) ->
     return number
 
 
-def _as_float(name: str, value: Any) -> float | None:
+def _as_lengths(name: str, lengths: Any) -> tuple[int, ...]:
+    if not isinstance(lengths, tuple | list):
+        raise ConfigError(f"{name} is {lengths!r}: give one whole number for each axis")
+    return tuple(as_integer(name, length, at_least=1) for length in lengths)
+
+
+def as_float(name: str, value: Any) -> float:
+    """The value as a plain float, numpy's included; refused unless it is one number."""
     try:
-        return None if value is None else float(operator.mul(value, 1.0))
-    except (TypeError, OverflowError) as error:
+        if isinstance(value, bool):
+            raise TypeError
+        return float(operator.mul(value, 1.0))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise ConfigError(f"{name} is {value!r}: use a number") from error
+
+
+def as_temperature(value: Any) -> float:
+    """What logits are divided by; 0 for the likeliest value."""
+    temperature = as_float("temperature", value)
+    if not 0 <= temperature < math.inf:
+        raise ConfigError(f"temperature is {temperature}: use 0 (argmax) or a positive number")
+    return temperature
 
 
 def _check_choices(config: object, **choices: tuple[str | None, ...]) -> None:

@@ -129,7 +129,8 @@ class Studio:
 def share(count: int, batch: int, rank: int, ranks: int) -> tuple[int, int]:
     """The first image of a rank and the first that is not its own: whole batches, in order."""
     batches = -(-count // batch)
-    first, stop = (batches * part // ranks * batch for part in (rank, rank + 1))
+    # Rounded up, so that the main rank, which shows how far it is, has some if there are any.
+    first, stop = (-(-batches * part // ranks) * batch for part in (rank, rank + 1))
     return min(first, count), min(stop, count)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from axial.causal import shift, stack, unstack
 from axial.kernel_levels import KernelLine, KernelStep, fast_kernels
 from axial.layers import LSTM, Blocks
-from axial.lines import Line, Step, sensible_threads
+from axial.lines import Line, Step, all_finite, sensible_threads
 from axial.model import AxialTransformer
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
@@ -49,7 +49,7 @@ class GumbelMax:
         noise = self.noise(line)
 
         def answer(j: int, logits: Tensor) -> Tensor:
-            self.finite &= logits.sum().isfinite()
+            self.finite &= all_finite(logits)
             return (logits.double() + noise[:, j]).argmax(-1)
 
         return answer

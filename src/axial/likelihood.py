@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
 from axial.causal import given
-from axial.config import ModelConfig
+from axial.config import ModelConfig, as_integer
 from axial.model import AxialTransformer, evaluating, plane_of
 
 _WORKING_BYTES = 1 << 27
@@ -62,6 +62,8 @@ def element_bits(
     `planes` are scored together; as many as memory allows unless told.
     """
     model.check(x, label, context)
+    if planes is not None:
+        planes = as_integer("planes", planes, at_least=1)
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for rows, channel, surprise in _score(model, x, label, context, planes):
         if channel is None:
@@ -81,9 +83,14 @@ def planes_at_once(
     """
     activations = 4 * config.width * (12 + 2 * config.mlp_ratio)
     logits = 8 * config.values * 4
-    planes = 32 * config.channels if config.channel_mode == "encode" else 0
-    each = math.prod(config.plane_axes) * (activations + logits + planes)
+    each = math.prod(config.plane_axes) * (activations + logits) + input_bytes(config)
     return max(1, _working_bytes(device, steady) // each)
+
+
+def input_bytes(config: ModelConfig) -> int:
+    """What the planes that the encoder reads of an example take."""
+    encoded = config.channel_mode == "encode"
+    return 32 * config.channels * math.prod(config.axes) if encoded else 0
 
 
 def _working_bytes(device: torch.device | None, steady: bool) -> int:
@@ -114,7 +121,9 @@ def _score(
     for planes in torch.split(every, at_once or planes_at_once(config, device)):
         rows, channel = planes // each, first + planes % each
         part = x[rows].to(device)
-        conditions = [None if t is None else t[rows].to(device) for t in (label, context)]
+        conditions = [
+            None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)
+        ]
         with evaluating(model):
             if config.channel_mode == "encode":
                 on_device = channel.to(device)

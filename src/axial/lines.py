@@ -108,6 +108,11 @@ def _attend_by_sums(
     return (weights.unsqueeze(-1) * v).sum(1)
 
 
+def all_finite(logits: Float[Tensor, "..."]) -> Bool[Tensor, ""]:
+    """One that is not makes the sum so, at less cost; that of many float16 numbers is none."""
+    return logits.sum(dtype=torch.promote_types(logits.dtype, torch.float32)).isfinite()
+
+
 class Line:
     """The inner level of a model for one batch size: a line at a time, whatever was before it."""
 
@@ -144,7 +149,7 @@ class Line:
         else:
             with torch.inference_mode():  # calls are cheaper in it than without gradients
                 self._choose_on_cpu(line, base, start, noise)
-        return self.logits.sum().isfinite()  # one that is not makes the sum so, at less cost
+        return all_finite(self.logits)
 
     def _choose_on_cpu(self, line: Tensor, base: Tensor, start: int, noise: Tensor) -> None:
         """As `_choose_along`, but all that can be is done once for the line."""

@@ -56,7 +56,8 @@ class ChannelEncoder(nn.Module):
         recompute: bool = False,
     ) -> Float[Tensor, "b *axes d"]:
         dtype = self.convolution.bias.dtype
-        planes = (x.to(dtype) / self.config.plane_divisor) * visible(channel, self.config)
+        planes = x.to(torch.promote_types(dtype, torch.float32)) / self.config.plane_divisor
+        planes = planes.to(dtype) * visible(channel, self.config)
         names = F.one_hot(channel, self.config.channels).to(dtype)
         names = names.view(-1, *(1,) * len(self.config.axes), self.config.channels)
         u = self.convolution(torch.cat([planes, names.expand_as(planes)], dim=-1))
@@ -110,6 +111,12 @@ class AxialTransformer(nn.Module):
                 raise CheckpointError(
                     f"weight {name!r} has shape {tuple(weights[name].shape)} instead of "
                     f"{tuple(wanted[name].shape)}"
+                )
+        usual = weights["embedding.weight"].dtype
+        for name, dtype in ((name, value.dtype) for name, value in weights.items()):
+            if dtype != usual or not dtype.is_floating_point:
+                raise CheckpointError(
+                    f"weight {name!r} is {dtype}: weights are floating point numbers of one type"
                 )
         model.load_state_dict(dict(weights), assign=True)
         return model.eval()

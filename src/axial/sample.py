@@ -12,9 +12,10 @@ from torch import Tensor
 
 from axial.causal import given as always_given
 from axial.causal import order
-from axial.config import ModelConfig, as_integer
+from axial.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError, InputError
 from axial.incremental import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
+from axial.likelihood import input_bytes
 from axial.lines import sensible_threads
 from axial.model import AxialTransformer, check_integers, check_tensors, evaluating
 from axial.noise import gumbel
@@ -56,13 +57,12 @@ def draw(
     if batch is not None:
         batch = as_integer("batch", batch, at_least=1)
     seed = as_integer("seed", seed, at_least=0, below=1 << 64)
-    if not isinstance(temperature, int | float) or not 0 <= temperature < math.inf:
-        raise ConfigError(f"temperature is {temperature}: use 0 (argmax) or a positive number")
+    temperature = as_temperature(temperature)
     if method not in list(_METHODS):
         raise ConfigError(f"method is {method!r}: use one of {', '.join(_METHODS)}")
     config, device = model.config, next(model.parameters()).device
-    x = _start(model, count, given).to(device)
-    label, context = _for_all(label, count), _for_all(context, count)
+    x = begun(model, count, given).to(device)
+    label, context = for_all(label, count), for_all(context, count)
     model.check(x.clamp(min=0), label, context)
     wide = (count, *config.axes, config.channels, config.values)
     check_tensors(noise=noise)
@@ -71,6 +71,8 @@ def draw(
             f"noise has shape {tuple(noise.shape)} and type {noise.dtype}: give floating point "
             f"numbers of shape {wide}"
         )
+    if noise is not None and noise.isnan().any():
+        raise InputError("noise holds what is no number: minus infinity forbids a value")
 
     batch = batch or min(count, draws_at_once(model))
     caches = Caches(model, batch) if method == "cached" else None
@@ -110,10 +112,12 @@ def draws_at_once(model: AxialTransformer) -> int:
         room = torch.cuda.get_device_properties(weight.device).total_memory // 4
     activations = math.prod(config.plane_axes) * config.width * (8 + 2 * config.mlp_ratio)
     noise = 8 * 8 * config.plane_axes[-1] * config.values
-    return max(1, room // (activations * weight.element_size() + cache_bytes(model) + noise))
+    planes = input_bytes(config)
+    kept = cache_bytes(model) + noise + planes
+    return max(1, room // (activations * weight.element_size() + kept))
 
 
-def _for_all(condition: Tensor | None, count: int) -> Tensor | None:
+def for_all(condition: Tensor | None, count: int) -> Tensor | None:
     """Repeat the one label or context that serves every image."""
     if isinstance(condition, Tensor) and condition.ndim and len(condition) == 1:
         return condition.expand(count, *condition.shape[1:])
@@ -153,11 +157,13 @@ class _SeededNoise:
 
 
 def _recorded_noise(noise: Float[Tensor, "b *axes c v"], temperature: float) -> Noise:
-    scaled = temperature * noise.double().flatten(1, -2)
+    scaled = noise.double().flatten(1, -2)
+    # What is forbidden or certain is so at temperature 0, too.
+    scaled = torch.where(scaled.isinf(), scaled, temperature * scaled)
     return lambda line: scaled[:, line.to(noise.device)]
 
 
-def _start(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
+def begun(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
     """What is known before the first draw: -1 wherever a value is still missing."""
     config = model.config
     shape = (*config.axes, config.channels)

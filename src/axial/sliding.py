@@ -31,6 +31,7 @@ class Sliding:
         least = self._given_frames()
         if overlap is None:
             overlap = max(least, self.length // 2)
+        overlap = as_integer("overlap", overlap, at_least=0)
         if not least <= overlap < self.length:
             raise ConfigError(
                 f"overlap is {overlap}: a window of {self.length} frames can keep {least} to "

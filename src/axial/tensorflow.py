@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from axial.bundle import find_bundle, printable, read_index, read_tensor
-from axial.config import ModelConfig
+from axial.config import ModelConfig, as_integer
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer
 
@@ -106,6 +106,8 @@ class _Variables:
                 f"variable {self.root}{name} has shape {found} instead of {shape}"
             )
         self.taken.add(name)
+        if not np.can_cast(kind := self.values[name].dtype, np.float32, "same_kind"):
+            raise CheckpointError(f"variable {self.root}{name} is {kind}: give real numbers")
         with np.errstate(over="ignore"):
             values = np.array(self.values[name], np.float32)
         if not np.isfinite(values).all():
@@ -134,6 +136,8 @@ def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConf
     _, hidden = names.shape(names.decoder + "inner_row_0/mlp/proj_in/w", 2)
     if not width or hidden % width:
         raise CheckpointError(f"feed-forward layers are {hidden} wide, no multiple of {width}")
+    if channels is not None:
+        channels = as_integer("channels", channels, at_least=1)
     read = names.shape("exterior_input_conv/w", 4)[2] // 2 if encoded else 1
     if names.stacked and not encoded:
         if channels is None:
@@ -141,7 +145,7 @@ def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConf
                 f"a stacked-rows model of {height} rows: the channels cannot be read off its "
                 f"shapes; give channels (--channels on the command line)"
             )
-        if channels < 1 or height % channels:
+        if height % channels:
             raise ConfigError(f"{height} stacked rows do not split into {channels} channels")
         height, read = height // channels, channels
     if channels not in (None, read):
