@@ -146,6 +146,19 @@ def pictures(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_completing_tells_how_far_it_is(checkpoints, tmp_path, monkeypatch, capsys, candidates):
+    """Of 5 rows 3 are drawn, in each of 3 channels, in batches of 2 versions."""
+    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    source = tmp_path / "x.npy"
+    np.save(source, np.zeros((2, 5, 4, 3), np.uint8))
+    settings = ["--keep", 2, "--count", 2, "--batch", 2, "--candidates", candidates]
+    run("complete", checkpoints / "colour", source, "--out", tmp_path / "c.png", *settings)
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lines")]
+    total = 9 * 4 * candidates // 2
+    assert told == [f"lines drawn: {n} of {total}" for n in range(1, total + 1)]
+
+
 def test_completions_keep_what_was_kept_and_differ_elsewhere(
     checkpoints, pictures, tmp_path, capsys
 ):

@@ -57,12 +57,12 @@ def continue_(
             label = studio.label(
                 number, None if packed.labels is None else packed.labels[of.numpy()]
             )
-            more = {} if what.candidates > 1 else {"finished": finished}
-            settings = {"candidates": what.candidates, "first": first, "label": label}
-            return task.draw(studio.model, known[of], **settings, **studio.how, **more)
+            settings = studio.how | {"candidates": what.candidates, "finished": finished}
+            return task.draw(studio.model, known[of], first=first, label=label, **settings)
 
         growing = Growing(None, task.result)
-        x = studio.shared(len(originals) * how.count, run, growing, task.lines)
+        versions = 1 if task.exact else what.candidates
+        x = studio.shared(len(originals) * how.count, run, growing, task.lines, versions)
         if team.main:
             about = studio.about() | {"source": source} | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))

@@ -101,12 +101,16 @@ class Studio:
         run: Callable[[int, int, Callable[[Tensor], None]], Tensor],
         growing: "Growing",
         lines: int,
+        versions: int = 1,
     ) -> Array:
-        """Let each rank draw some whole batches, of so many lines; all of it on every rank."""
+        """Let each rank draw some whole batches, of so many lines; all of it on every rank.
+
+        Of each example so many versions are drawn.
+        """
         shape, team = growing.shape, self.team
         x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
         first, stop = share(count, self.batch, team.rank, team.count)
-        lines *= -(-(stop - first) // self.batch)
+        lines *= -(-(stop - first) * versions // self.batch)
         if first < stop:
             with counting("lines drawn", lines, shown=team.main) as tell:
                 x[first:stop] = run(first, stop - first, growing.watch(tell, lines))
