@@ -191,6 +191,20 @@ def test_being_asked_to_end_saves_first(tmp_path, number, status):
     axial.load(folder)
 
 
+def test_a_run_whose_reader_goes_away_trains_and_saves_to_its_end(tmp_path):
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        command("train", "digits", "--out", folder, *COMMON),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stderr.readline()
+        process.stderr.close()
+    assert step_of(folder) == STEPS and (folder / "samples.png").is_file()
+    assert process.returncode == 0
+
+
 def test_a_pickle_in_a_run_folder_is_never_opened(tmp_path, alone):
     class Poison:
         def __reduce__(self):

@@ -191,7 +191,8 @@ def train(args: Sequence[str]) -> None:
             plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})
             run, packed = begin(plan, flags.out, team)
         if team.main:
-            print(run, file=sys.stderr)
+            with contextlib.suppress(OSError):  # a run needs no one who listens
+                print(run, file=sys.stderr)
         outcome = train(run, packed, team, parallel=flags.parallel, tensorboard=flags.tensorboard)
     if team.main:
         print(outcome.line(run.folder))
