@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 from dataclasses import dataclass, fields, replace
@@ -72,16 +73,24 @@ class Outputs:
             if path is None:
                 continue
             odd = path.exists() and not path.is_file()
-            if odd or not path.parent.is_dir():
+            if odd or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
                 raise DataError(f"{path}: no place for a file; name one in a folder that is there")
         if self.per_example is not None and self.per_example.exists():
             raise DataError(f"{self.per_example}: is there already; use another --per-example")
         if self.json is not None and self.json.exists() and not _is_result(self.json):
             raise DataError(f"{self.json}: is there and no evaluation's; use another --json")
 
+    def forget_progress(self) -> None:
+        """Once the result is in safety, there is nothing to go on from."""
+        if self.partial is not None:
+            try:
+                self.partial.unlink(missing_ok=True)
+            except OSError as error:
+                raise DataError(f"{self.partial}: cannot be removed ({error.strerror})") from error
+
 
 def report(request: Request, outputs: Outputs, device: str | None) -> None:
-    """Score, print the result in one line, then write what was asked for."""
+    """Score, write what was asked for, then print the result in one line."""
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         model = load(request.checkpoint, device=team.device, weights=request.weights)
         packed = as_modelled(_open(request, Path(scratch), team), model.config)
@@ -104,9 +113,10 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
                 f"damaged, or its training went wrong"
             )
         if team.main:
-            print(found, flush=True)
             facts = _facts(request, team.device, time.monotonic() - start)
             _write(outputs, found, facts, model, packed)
+            print(found, flush=True)
+            outputs.forget_progress()
 
 
 def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
