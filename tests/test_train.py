@@ -672,6 +672,17 @@ def test_the_log_of_steps_to_be_done_again_is_forgotten(tmp_path, alone):
     assert json.loads(run.log_path.read_text().splitlines()[-1])["step"] == 40
 
 
+def test_the_newest_checkpoint_is_that_of_the_greatest_step(tmp_path, alone):
+    shutil.copytree(alone, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    state, tensors = run.newest()
+    for step in (99_999_999, 100_000_000):
+        run.save(step, tensors, {"best": state["best"]}, keep=2)
+    (run.folder / "checkpoints/step-00000060.mine").mkdir()
+    assert [path.name for path in run.checkpoints()] == ["step-99999999", "step-100000000"]
+    assert run.newest()[0]["step"] == 100_000_000
+
+
 def test_weights_before_averaging_can_be_asked_for(alone):
     raw, mean = axial.load(alone, weights="raw"), axial.load(alone)
     assert axial.fingerprint(raw) != axial.fingerprint(mean)
