@@ -166,6 +166,20 @@ def test_wrong_usage_ends_with_status_two(capsys):
 
 
 @pytest.mark.parametrize(
+    "args",
+    [
+        ["digits", "--out", "z", "--stepz", "3"],
+        ["--out", "z", "--stepz", "3", "digits"],
+        ["--resume", "z", "--stepz", "3"],
+    ],
+    ids=" ".join,
+)
+def test_a_misspelt_flag_of_train_is_named_wherever_it_stands(args, capsys):
+    told = fails(capsys, "train", *args, status=2)
+    assert told == "axial train: '--stepz' is not known; did you mean --steps?\n"
+
+
+@pytest.mark.parametrize(
     ("args", "told"),
     [
         (

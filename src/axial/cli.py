@@ -203,7 +203,9 @@ def train(args: Sequence[str]) -> None:
 def _train_flags(args: Sequence[str]) -> TrainFlags:
     """The flags with the defaults of the preset, or of the run to go on with."""
     plain = [arg for arg in args if arg not in ("-h", "--help")]
-    asked, _ = _read(TrainFlags, plain, "train")
+    asked, unknown = _read(TrainFlags, plain, "train")
+    if unknown:
+        return _parse(TrainFlags, args, "train")  # says which; the preset may be misread beside it
     default = TrainFlags(preset=asked.preset)
     if asked.preset is not None and asked.preset not in PRESETS:
         raise ConfigError(f"as a preset {_unknown(asked.preset, PRESETS)}")
