@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
+from PIL import Image
 from safetensors.numpy import save_file
 from test_cli import fails
 from test_data import FACTS
@@ -410,6 +411,21 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "no place for a file" in refusal("--resume", "/proc/self/r")  # which no one may write
     assert "is there and no evaluation's" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
+    assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
+    assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
+    new = tmp_path / "new.npy"
+    assert "one file for two things" in refusal("--json", new, "--per-example", new)
+    assert "one file for two things" in refusal("--json", new, "--resume", bare / ".." / new.name)
+
+
+def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
+    picture = tmp_path / "a.png"
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture)
+    before = picture.read_bytes()
+    for data in (picture, tmp_path):
+        told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
+        assert "is what is to be scored" in told
+    assert picture.read_bytes() == before
 
 
 def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys):
