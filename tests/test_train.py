@@ -394,6 +394,13 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
         "name a preset": ["--out", out],
         "give --data": ["cifar10", "--out", out],
         "no such file": ["small", "--out", out, "--data", tmp_path / "nothing"],
+        "cannot be read (File name too long)": [
+            "small",
+            "--out",
+            out,
+            "--data",
+            tmp_path / ("x" * 300 + ".npy"),
+        ],
         "does not split into 5 heads": ["digits", "--out", out, "--heads", 5],
         "steps is 0": ["digits", "--out", out, "--steps", 0],
         "leave some to train on": ["digits", "--out", out, "--validation", 2000],
@@ -653,6 +660,16 @@ def test_users_own_arrays_train_without_a_word_of_configuration(tmp_path):
     main(["train", "small", "--data", str(tmp_path / "x.npy"), "--out", str(out), *sizes])
     found = axial.load(out).config
     assert (found.axes, found.channels, found.values) == ((3, 4, 5), 1, 3)
+
+
+def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, monkeypatch):
+    np.save(tmp_path / "mine.npy", np.random.default_rng(0).integers(0, 3, (40, 4, 4)))
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--width", "8", "--heads", "2", "--steps", "4", "--batch", "4"]
+    main(["train", "small", "--data", "mine.npy", "--out", "run", *sizes])
+    main(["train", "small", "--data", "mine.npy", "--resume", "run"])
+    np.save(tmp_path / "other.npy", np.zeros((40, 4, 4), int))
+    assert "is not there; give --data" in fails("train", "--data", "other.npy", "--resume", "run")
 
 
 def test_labels_are_used_unless_told(tmp_path, alone):

@@ -94,6 +94,8 @@ def resume(folder: Path, asked: "Asked", ranks: Ranks) -> tuple[Run, Packed]:
 def open_again(run: Run, data: str | None = None) -> Packed:
     """The data of a run, or the same array at another place; any other is refused."""
     about = run.about["data"]
+    if data is not None and about.get("source") in (data, str(Path(data).resolve())):
+        data = None  # what the run was started with: its own array is made of that
     path = Path(data) if data else run.folder / about["file"]  # an absolute path stays so
     if not is_packed(path):
         raise DataError(
