@@ -386,6 +386,21 @@ def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
         assert "another process is training here" in fails("train", "--resume", alone)
 
 
+def test_a_run_may_begin_in_an_empty_folder_where_the_user_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inode = tmp_path.stat().st_ino
+    run, packed = begin(plan(), Path(), ALONE)
+    assert train(run, packed, ALONE).step == run.about["training"]["steps"]
+    assert tmp_path.stat().st_ino == inode, "a mount point could not be replaced"
+    assert not list(tmp_path.glob(".*-*"))
+    axial.load(tmp_path)
+
+
+def test_an_empty_folder_stays_empty_where_a_run_cannot_begin(tmp_path):
+    assert "give --data" in fails("train", "cifar10", "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path, capsys):
     out = tmp_path / "run"
     lines = {

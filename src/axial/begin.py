@@ -1,5 +1,7 @@
 """How a run begins: a preset, the data and the user's wishes become a folder; and goes on."""
 
+import errno
+import os
 import platform
 import shutil
 import tempfile
@@ -55,20 +57,20 @@ def begin(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 
 
 def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
-    """Make the run beside its place; it takes its name whole, or an error leaves nothing."""
+    """Make the run beside its place, or inside if that is there; an error leaves nothing."""
     check_free(out)
     check_share(plan.training.batch, ranks.rank, ranks.count)
     try:
         place = out.resolve()
         place.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        beside = place if place.is_dir() else place.parent  # the same disk in either case
+        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=beside))
         try:
             packed = _open(plan, scratch, out)
             model, packed, start = _model(plan, packed)
             plan.training.held_out(len(packed))
             write_run(scratch, _about(plan, packed, model, start, scratch))
-            give_usual_mode(scratch)
-            scratch.rename(place)
+            _move(scratch, place)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
@@ -77,6 +79,18 @@ def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
             f"{out}: cannot be made ({error.strerror or error}); choose another --out"
         ) from error
     return _join(out)
+
+
+def _move(scratch: Path, place: Path) -> None:
+    """Give a finished run its name; a folder that is there may be a mount, or where we stand."""
+    give_usual_mode(scratch)
+    if scratch.parent != place:
+        scratch.rename(place)
+        return
+    if len(list(place.iterdir())) > 1:
+        raise FileExistsError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    for part in sorted(scratch.iterdir()):  # data before run.json, which makes it a run
+        part.rename(place / part.name)
 
 
 def _join(out: Path) -> tuple[Run, Packed]:
