@@ -26,6 +26,7 @@ from axial.ranks import Ranks
 from axial.runs import Run, check_free, write_run
 from axial.shipped import shipped_folder
 from axial.sources.options import ReadOptions
+from axial.sources.recognise import is_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,7 @@ def _about(
         "init": start,
         "data": {
             "title": packed.description.title,
-            "source": str(Path(source).resolve()) if Path(source).exists() else source,
+            "source": str(Path(source).resolve()) if is_path(source) else source,
             "reading": {name: getattr(plan.reading, name) for name in plan.reading.given},
             "file": str(packed.path.relative_to(out) if own else packed.path.absolute()),
             "stack_frames": packed.stack_frames,
