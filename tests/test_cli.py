@@ -91,6 +91,13 @@ def test_output_that_cannot_be_written_is_told_in_one_line():
     assert (run.returncode, run.stderr) == (1, told)
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_error(closed):
+    command = f"{sys.executable} -m axial info small {closed}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_info_describes_every_preset(name, capsys):
     main(["info", name])

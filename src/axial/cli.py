@@ -379,6 +379,9 @@ def main(args: Sequence[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         # So that being asked to end cleans up like any other error.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     try:
         _dispatch(args)
         sys.stdout.flush()
