@@ -687,6 +687,56 @@ def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, monkeypatch):
     assert "is not there; give --data" in fails("train", "--data", "other.npy", "--resume", "run")
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"warmup": 6}, "use a smaller --warmup"),
+        ({"warmup": 5, "ema": 0.9, "ema_warmup": False}, "use --ema-warmup"),
+        ({"warmup": 5, "ema": 0.9}, None),
+        ({"warmup": 5, "ema": 0.8, "ema_warmup": False}, None),
+    ],
+    ids=str,
+)
+def test_settings_that_leave_the_model_near_its_start_are_told(tmp_path, capsys, settings, told):
+    train(*begin(plan(**settings), tmp_path / "run", ALONE), ALONE)
+    said = [line for line in capsys.readouterr().err.splitlines() if "; use " in line]
+    assert len(said) == (told is not None)
+    assert told is None or said[0].endswith(told)
+
+
+def test_pictures_on_the_way_and_tensorboards_events_are_left_on_request(tmp_path):
+    folder = tmp_path / "run"
+    few = [*TINY, "--steps", "4", "--batch", "8", "--sample-every", "2", "--tensorboard"]
+    main(["train", "digits", "--out", str(folder), *few])
+    assert [path.name for path in (folder / "samples").iterdir()] == ["step-00000002.png"]
+    assert (folder / "samples/step-00000002.png").stat().st_size > 1000
+    (events,) = (folder / "tensorboard").iterdir()
+    assert b"loss" in events.read_bytes() and b"samples" in events.read_bytes()
+
+
+def test_scraps_of_a_process_that_died_are_removed_and_nothing_else(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    before = sorted(folder.rglob("*"))
+    for scrap in (".saving-ab", "checkpoints/.saving-00000065", "checkpoints/.removing-step-1"):
+        (folder / scrap).mkdir()
+        (folder / scrap / "training.safetensors").write_text("half")
+    Run(folder).clean()
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_seconds_of_a_run_that_goes_on_are_added_up(tmp_path):
+    run, packed = begin(plan(log_every=1), tmp_path / "run", ALONE)
+    train(run, packed, ALONE)
+    state, tensors = run.newest()
+    shutil.rmtree(run.checkpoints()[-1])
+    kept = {name: state[name] for name in ("best", "best_step", "skipped")}
+    run.save(4, tensors, kept | {"seconds": 1000.0}, keep=1)
+    train(run, packed, ALONE)
+    assert 1000 < run.newest()[0]["seconds"] < 1100
+    assert run.log()[-1]["step"] == 6 and run.newest()[0]["step"] == 6
+
+
 def test_labels_are_used_unless_told(tmp_path, alone):
     assert axial.load(alone).config.classes == 10
     run, _ = begin(plan(labels=False), tmp_path / "run", ALONE)
