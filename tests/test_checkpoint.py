@@ -10,7 +10,15 @@ import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 from safetensors.torch import load_file, save_file
 
-from axial import AxialTransformer, CheckpointError, ConfigError, fingerprint, load, save
+from axial import (
+    AxialTransformer,
+    CheckpointError,
+    ConfigError,
+    checkpoint,
+    fingerprint,
+    load,
+    save,
+)
 
 FOUND = VARIANTS["2d-labels"]
 
@@ -82,14 +90,16 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("step", range(4))
-@pytest.mark.parametrize("replacing", [False, True])
+@pytest.mark.parametrize("before", ["nothing", "an empty folder", "a model"])
 def test_a_crash_at_any_step_leaves_the_old_model_or_the_new_one(
-    tmp_path, monkeypatch, step, replacing
+    tmp_path, monkeypatch, step, before
 ):
     old, new = tiny_model(FOUND), tiny_model(config((2, 2)), seed=9)
     folder = tmp_path / "model"
-    if replacing:
+    if before == "a model":
         save(old, folder)
+    elif before == "an empty folder":
+        folder.mkdir()
     moves = []
 
     def counted(real):
@@ -103,22 +113,47 @@ def test_a_crash_at_any_step_leaves_the_old_model_or_the_new_one(
 
     monkeypatch.setattr(Path, "replace", counted(Path.replace))
     monkeypatch.setattr(Path, "rename", counted(Path.rename))
-    finished = step >= (3 if replacing else 1)
+    finished = step >= (1 if before == "nothing" else 3)
     if finished:
         save(new, folder)
     else:
         with pytest.raises(Crash):
             save(new, folder)
     monkeypatch.undo()
-    if folder.exists():
-        # With existing files the second move is the one that counts.
-        assert same(load(folder), new if finished or step == 2 else old)
-        save(new, folder)
+    # In an existing folder the second move is the one that counts.
+    if finished or step == 2:
         assert same(load(folder), new)
-        assert names(folder) == ["config.json", "model.safetensors"]
+    elif before == "a model":
+        assert same(load(folder), old)
     else:
-        assert not replacing and not finished
-    assert names(tmp_path) in ([], ["model"])
+        assert not (folder / "model.safetensors").exists()
+    assert names(tmp_path) == (["model"] if finished or before != "nothing" else [])
+    save(new, folder)
+    assert same(load(folder), new)
+    assert names(folder) == ["config.json", "model.safetensors"]
+
+
+def test_a_model_saved_while_it_is_read_is_read_again(folder, monkeypatch):
+    new = tiny_model(FOUND, seed=9)
+    read, begun = checkpoint.read_tensors, []
+
+    def read_and_save(path):
+        found = read(path)
+        if not begun:
+            begun.append(path)
+            save(new, folder)
+        return found
+
+    monkeypatch.setattr(checkpoint, "read_tensors", read_and_save)
+    assert same(load(folder), new)
+
+
+def test_names_changed_in_a_folder_are_on_the_disk_when_it_is_saved(folder, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(checkpoint, "flush", lambda path: flushed.append((path, names(folder))))
+    save(tiny_model(FOUND, seed=9), folder)
+    place, there = flushed[-1]
+    assert place == folder and "config.json.pending" not in there
 
 
 def test_no_space_leaves_the_old_model_and_no_scraps(folder):

@@ -91,6 +91,13 @@ def test_output_that_cannot_be_written_is_told_in_one_line():
     assert (run.returncode, run.stderr) == (1, told)
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_error(closed):
+    command = f"{sys.executable} -m axial info small {closed}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_info_describes_every_preset(name, capsys):
     main(["info", name])
@@ -163,6 +170,20 @@ def test_wrong_usage_ends_with_status_two(capsys):
     assert "name a command" in fails(capsys, status=2)
     assert "--heads" in fails(capsys, "import", str(CHECKPOINT), status=2)
     assert "--axes" in fails(capsys, "info", "small", "--axis", "3", status=2)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["digits", "--out", "z", "--stepz", "3"],
+        ["--out", "z", "--stepz", "3", "digits"],
+        ["--resume", "z", "--stepz", "3"],
+    ],
+    ids=" ".join,
+)
+def test_a_misspelt_flag_of_train_is_named_wherever_it_stands(args, capsys):
+    told = fails(capsys, "train", *args, status=2)
+    assert told == "axial train: '--stepz' is not known; did you mean --steps?\n"
 
 
 @pytest.mark.parametrize(

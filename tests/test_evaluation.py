@@ -7,11 +7,13 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
+from PIL import Image
 from safetensors.numpy import save_file
 from test_cli import fails
 from test_data import FACTS
@@ -259,7 +261,7 @@ def test_an_interrupted_evaluation_goes_on_and_ends_with_the_same_figures(
     assert told == [20, 23]
     assert np.array_equal(result.bits, uninterrupted.bits)
     assert result.to_json() == uninterrupted.to_json()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.json", "data.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.json", "data.npy", "partial"]
 
 
 def test_another_batch_size_may_go_on_where_one_stopped(packed_for, tmp_path, monkeypatch):
@@ -406,8 +408,24 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
     assert "no place for a file" in refusal("--resume", tmp_path)
     assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
+    assert "no place for a file" in refusal("--resume", "/proc/self/r")  # which no one may write
     assert "is there and no evaluation's" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
+    assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
+    assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
+    new = tmp_path / "new.npy"
+    assert "one file for two things" in refusal("--json", new, "--per-example", new)
+    assert "one file for two things" in refusal("--json", new, "--resume", bare / ".." / new.name)
+
+
+def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
+    picture = tmp_path / "a.png"
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture)
+    before = picture.read_bytes()
+    for data in (picture, tmp_path):
+        told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
+        assert "is what is to be scored" in told
+    assert picture.read_bytes() == before
 
 
 def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys):
@@ -429,6 +447,22 @@ def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys
     )
     for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel", "examples"):
         assert two[name] == alone[name]
+
+
+def test_a_result_is_written_even_if_it_cannot_be_printed(run, digits, tmp_path):
+    command = [sys.executable, "-m", "axial", "evaluate", run, "--data", digits.path]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--json", tmp_path / "r.json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("axial: output cannot be written")
+    found = evaluate(axial.load(run), digits)
+    assert json.loads((tmp_path / "r.json").read_text())["bits_per_dim"] == found.bits_per_dim
 
 
 KILLED = """

@@ -82,6 +82,22 @@ def test_any_source_can_be_opened_as_data(tmp_path):
     assert np.array_equal(again.array, packed.array) and not (tmp_path / "never used").exists()
 
 
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"size": 8}, "--size means nothing to a packed array"),
+        ({"channels_last": True}, "--channels-last means nothing to a packed array"),
+        ({"frames": 4}, "--frames means nothing to a packed array"),
+        ({"split": "train"}, "holds the split 'test', not 'train'"),
+    ],
+)
+def test_what_a_packed_array_cannot_heed_is_refused(told, message, tmp_path):
+    pack("digits", tmp_path / "digits.npy", ReadOptions(split="test"), workers=1)
+    with pytest.raises(DataError, match=message):
+        open_data(tmp_path / "digits.npy", tmp_path, ReadOptions(**told))
+    open_data(tmp_path / "digits.npy", tmp_path, ReadOptions(split="test"))
+
+
 def test_a_packed_array_cannot_be_packed_over_itself(tmp_path):
     pack("digits", tmp_path / "a.npy")
     with pytest.raises(DataError, match="would replace the very file"):

@@ -614,6 +614,14 @@ def test_the_digits_are_split_by_every_sixth(tmp_path):
     assert np.array_equal(both[..., 0], load_digits().images)
 
 
+def test_the_word_digits_goes_before_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    Image.fromarray(np.zeros((5, 6), np.uint8)).save(tmp_path / "digits/a.png")
+    assert packed("digits", tmp_path).array.shape == (1497, 8, 8, 1)
+    assert packed("./digits", tmp_path).array.shape == (1, 5, 6, 1)
+
+
 def test_what_is_nothing_is_refused(tmp_path):
     assert "no such file or folder" in refused(tmp_path / "nowhere", tmp_path)
     assert "no such file or folder" in refused("nowhere.tar", tmp_path)

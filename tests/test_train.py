@@ -191,6 +191,20 @@ def test_being_asked_to_end_saves_first(tmp_path, number, status):
     axial.load(folder)
 
 
+def test_a_run_whose_reader_goes_away_trains_and_saves_to_its_end(tmp_path):
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        command("train", "digits", "--out", folder, *COMMON),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stderr.readline()
+        process.stderr.close()
+    assert step_of(folder) == STEPS and (folder / "samples.png").is_file()
+    assert process.returncode == 0
+
+
 def test_a_pickle_in_a_run_folder_is_never_opened(tmp_path, alone):
     class Poison:
         def __reduce__(self):
@@ -372,6 +386,21 @@ def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
         assert "another process is training here" in fails("train", "--resume", alone)
 
 
+def test_a_run_may_begin_in_an_empty_folder_where_the_user_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inode = tmp_path.stat().st_ino
+    run, packed = begin(plan(), Path(), ALONE)
+    assert train(run, packed, ALONE).step == run.about["training"]["steps"]
+    assert tmp_path.stat().st_ino == inode, "a mount point could not be replaced"
+    assert not list(tmp_path.glob(".*-*"))
+    axial.load(tmp_path)
+
+
+def test_an_empty_folder_stays_empty_where_a_run_cannot_begin(tmp_path):
+    assert "give --data" in fails("train", "cifar10", "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path, capsys):
     out = tmp_path / "run"
     lines = {
@@ -380,6 +409,13 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
         "name a preset": ["--out", out],
         "give --data": ["cifar10", "--out", out],
         "no such file": ["small", "--out", out, "--data", tmp_path / "nothing"],
+        "cannot be read (File name too long)": [
+            "small",
+            "--out",
+            out,
+            "--data",
+            tmp_path / ("x" * 300 + ".npy"),
+        ],
         "does not split into 5 heads": ["digits", "--out", out, "--heads", 5],
         "steps is 0": ["digits", "--out", out, "--steps", 0],
         "leave some to train on": ["digits", "--out", out, "--validation", 2000],
@@ -641,6 +677,66 @@ def test_users_own_arrays_train_without_a_word_of_configuration(tmp_path):
     assert (found.axes, found.channels, found.values) == ((3, 4, 5), 1, 3)
 
 
+def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, monkeypatch):
+    np.save(tmp_path / "mine.npy", np.random.default_rng(0).integers(0, 3, (40, 4, 4)))
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--width", "8", "--heads", "2", "--steps", "4", "--batch", "4"]
+    main(["train", "small", "--data", "mine.npy", "--out", "run", *sizes])
+    main(["train", "small", "--data", "mine.npy", "--resume", "run"])
+    np.save(tmp_path / "other.npy", np.zeros((40, 4, 4), int))
+    assert "is not there; give --data" in fails("train", "--data", "other.npy", "--resume", "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"warmup": 6}, "use a smaller --warmup"),
+        ({"warmup": 5, "ema": 0.9, "ema_warmup": False}, "use --ema-warmup"),
+        ({"warmup": 5, "ema": 0.9}, None),
+        ({"warmup": 5, "ema": 0.8, "ema_warmup": False}, None),
+    ],
+    ids=str,
+)
+def test_settings_that_leave_the_model_near_its_start_are_told(tmp_path, capsys, settings, told):
+    train(*begin(plan(**settings), tmp_path / "run", ALONE), ALONE)
+    said = [line for line in capsys.readouterr().err.splitlines() if "; use " in line]
+    assert len(said) == (told is not None)
+    assert told is None or said[0].endswith(told)
+
+
+def test_pictures_on_the_way_and_tensorboards_events_are_left_on_request(tmp_path):
+    folder = tmp_path / "run"
+    few = [*TINY, "--steps", "4", "--batch", "8", "--sample-every", "2", "--tensorboard"]
+    main(["train", "digits", "--out", str(folder), *few])
+    assert [path.name for path in (folder / "samples").iterdir()] == ["step-00000002.png"]
+    assert (folder / "samples/step-00000002.png").stat().st_size > 1000
+    (events,) = (folder / "tensorboard").iterdir()
+    assert b"loss" in events.read_bytes() and b"samples" in events.read_bytes()
+
+
+def test_scraps_of_a_process_that_died_are_removed_and_nothing_else(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    before = sorted(folder.rglob("*"))
+    for scrap in (".saving-ab", "checkpoints/.saving-00000065", "checkpoints/.removing-step-1"):
+        (folder / scrap).mkdir()
+        (folder / scrap / "training.safetensors").write_text("half")
+    Run(folder).clean()
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_seconds_of_a_run_that_goes_on_are_added_up(tmp_path):
+    run, packed = begin(plan(log_every=1), tmp_path / "run", ALONE)
+    train(run, packed, ALONE)
+    state, tensors = run.newest()
+    shutil.rmtree(run.checkpoints()[-1])
+    kept = {name: state[name] for name in ("best", "best_step", "skipped")}
+    run.save(4, tensors, kept | {"seconds": 1000.0}, keep=1)
+    train(run, packed, ALONE)
+    assert 1000 < run.newest()[0]["seconds"] < 1100
+    assert run.log()[-1]["step"] == 6 and run.newest()[0]["step"] == 6
+
+
 def test_labels_are_used_unless_told(tmp_path, alone):
     assert axial.load(alone).config.classes == 10
     run, _ = begin(plan(labels=False), tmp_path / "run", ALONE)
@@ -656,6 +752,17 @@ def test_the_log_of_steps_to_be_done_again_is_forgotten(tmp_path, alone):
     run.rewind_log(40)
     assert run.log()[-1]["step"] == 40
     assert json.loads(run.log_path.read_text().splitlines()[-1])["step"] == 40
+
+
+def test_the_newest_checkpoint_is_that_of_the_greatest_step(tmp_path, alone):
+    shutil.copytree(alone, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    state, tensors = run.newest()
+    for step in (99_999_999, 100_000_000):
+        run.save(step, tensors, {"best": state["best"]}, keep=2)
+    (run.folder / "checkpoints/step-00000060.mine").mkdir()
+    assert [path.name for path in run.checkpoints()] == ["step-99999999", "step-100000000"]
+    assert run.newest()[0]["step"] == 100_000_000
 
 
 def test_weights_before_averaging_can_be_asked_for(alone):

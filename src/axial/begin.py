@@ -1,5 +1,7 @@
 """How a run begins: a preset, the data and the user's wishes become a folder; and goes on."""
 
+import errno
+import os
 import platform
 import shutil
 import tempfile
@@ -24,6 +26,7 @@ from axial.ranks import Ranks
 from axial.runs import Run, check_free, write_run
 from axial.shipped import shipped_folder
 from axial.sources.options import ReadOptions
+from axial.sources.recognise import is_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,20 +58,20 @@ def begin(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 
 
 def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
-    """Make the run beside its place; it takes its name whole, or an error leaves nothing."""
+    """Make the run beside its place, or inside if that is there; an error leaves nothing."""
     check_free(out)
     check_share(plan.training.batch, ranks.rank, ranks.count)
     try:
         place = out.resolve()
         place.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        beside = place if place.is_dir() else place.parent  # the same disk in either case
+        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=beside))
         try:
             packed = _open(plan, scratch, out)
             model, packed, start = _model(plan, packed)
             plan.training.held_out(len(packed))
             write_run(scratch, _about(plan, packed, model, start, scratch))
-            give_usual_mode(scratch)
-            scratch.rename(place)
+            _move(scratch, place)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
@@ -77,6 +80,18 @@ def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
             f"{out}: cannot be made ({error.strerror or error}); choose another --out"
         ) from error
     return _join(out)
+
+
+def _move(scratch: Path, place: Path) -> None:
+    """Give a finished run its name; a folder that is there may be a mount, or where we stand."""
+    give_usual_mode(scratch)
+    if scratch.parent != place:
+        scratch.rename(place)
+        return
+    if len(list(place.iterdir())) > 1:
+        raise FileExistsError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    for part in sorted(scratch.iterdir()):  # data before run.json, which makes it a run
+        part.rename(place / part.name)
 
 
 def _join(out: Path) -> tuple[Run, Packed]:
@@ -94,6 +109,8 @@ def resume(folder: Path, asked: "Asked", ranks: Ranks) -> tuple[Run, Packed]:
 def open_again(run: Run, data: str | None = None) -> Packed:
     """The data of a run, or the same array at another place; any other is refused."""
     about = run.about["data"]
+    if data is not None and about.get("source") in (data, str(Path(data).resolve())):
+        data = None  # what the run was started with: its own array is made of that
     path = Path(data) if data else run.folder / about["file"]  # an absolute path stays so
     if not is_packed(path):
         raise DataError(
@@ -212,7 +229,7 @@ def _about(
         "init": start,
         "data": {
             "title": packed.description.title,
-            "source": str(Path(source).resolve()) if Path(source).exists() else source,
+            "source": str(Path(source).resolve()) if is_path(source) else source,
             "reading": {name: getattr(plan.reading, name) for name in plan.reading.given},
             "file": str(packed.path.relative_to(out) if own else packed.path.absolute()),
             "stack_frames": packed.stack_frames,

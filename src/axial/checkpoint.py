@@ -8,6 +8,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,14 +83,7 @@ def load(
             f"{folder}: no such checkpoint; name a folder that holds {_WEIGHTS}, a run, or a model "
             f"that comes with axial ({', '.join(shipped_names())})"
         )
-    tensors, metadata = read_tensors(folder / _WEIGHTS)
-    mark = metadata.get("fingerprint")
-    config, wanted = _read_config(folder, mark)
-    if not mark == wanted == _fingerprint(config, tensors):
-        raise CheckpointError(
-            f"{folder}: {_WEIGHTS} and {_CONFIG} do not belong together, or one was changed; "
-            f"copy both again"
-        )
+    config, tensors = _read_pair(folder)
     try:
         return AxialTransformer.from_weights(config, tensors).to(device)
     except CheckpointError as error:
@@ -127,12 +121,29 @@ def _fingerprint(config: ModelConfig, weights: Mapping[str, Tensor]) -> str:
     return hash_tensors(weights, json.dumps(config.to_json(), sort_keys=True))
 
 
+def _read_pair(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """A configuration and its weights; read once more where a `save` may have come between."""
+    for _ in range(2):
+        tensors, metadata = read_tensors(folder / _WEIGHTS)
+        mark = metadata.get("fingerprint")
+        config, wanted = _read_config(folder, mark)
+        if mark == wanted == _fingerprint(config, tensors):
+            return config, tensors
+    raise CheckpointError(
+        f"{folder}: {_WEIGHTS} and {_CONFIG} do not belong together, or one was changed; "
+        f"copy both again"
+    )
+
+
 def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | None]:
     """The configuration and its fingerprint; a pending one if that is the weights' own."""
-    found = read_json(folder / _CONFIG)
     pending = folder / (_CONFIG + _PENDING)
-    if found.get("fingerprint") != mark and pending.is_file():
-        found = read_json(pending)
+    found: dict[str, Any] = {}
+    if pending.is_file():
+        with suppress(CheckpointError):  # a `save` may be moving it to its place
+            found = read_json(pending)
+    if not found or found.get("fingerprint") != mark:
+        found = read_json(folder / _CONFIG)
     check_format(folder / _CONFIG, found.get("format"), FORMAT)
     return _config(folder / _CONFIG, found), found.get("fingerprint")
 
@@ -152,6 +163,7 @@ def _move(scratch: Path, folder: Path) -> None:
     give_usual_mode(scratch)
     if not folder.exists():
         scratch.rename(folder)
+        flush(folder.parent)
     else:
         for name in (_WEIGHTS, _CONFIG):
             if (folder / name).is_dir():
@@ -161,4 +173,4 @@ def _move(scratch: Path, folder: Path) -> None:
         flush(folder)
         (scratch / _WEIGHTS).replace(folder / _WEIGHTS)
         pending.replace(folder / _CONFIG)
-    flush(folder.parent)
+        flush(folder)

@@ -191,7 +191,8 @@ def train(args: Sequence[str]) -> None:
             plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})
             run, packed = begin(plan, flags.out, team)
         if team.main:
-            print(run, file=sys.stderr)
+            with contextlib.suppress(OSError):  # a run needs no one who listens
+                print(run, file=sys.stderr)
         outcome = train(run, packed, team, parallel=flags.parallel, tensorboard=flags.tensorboard)
     if team.main:
         print(outcome.line(run.folder))
@@ -202,7 +203,9 @@ def train(args: Sequence[str]) -> None:
 def _train_flags(args: Sequence[str]) -> TrainFlags:
     """The flags with the defaults of the preset, or of the run to go on with."""
     plain = [arg for arg in args if arg not in ("-h", "--help")]
-    asked, _ = _read(TrainFlags, plain, "train")
+    asked, unknown = _read(TrainFlags, plain, "train")
+    if unknown:
+        return _parse(TrainFlags, args, "train")  # says which; the preset may be misread beside it
     default = TrainFlags(preset=asked.preset)
     if asked.preset is not None and asked.preset not in PRESETS:
         raise ConfigError(f"as a preset {_unknown(asked.preset, PRESETS)}")
@@ -376,6 +379,9 @@ def main(args: Sequence[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         # So that being asked to end cleans up like any other error.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     try:
         _dispatch(args)
         sys.stdout.flush()

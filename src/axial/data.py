@@ -246,13 +246,19 @@ def open_packed(path: Path | str, *, stack_frames: bool = False) -> Packed:
 
     Sizes, types and labels are checked here, the hash of the elements by `survey`.
     """
-    return Packed(path, stack_frames=stack_frames)
+    try:
+        return Packed(path, stack_frames=stack_frames)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def is_packed(path: Path | str) -> bool:
     """Whether a packed array lies there: a file with a description beside it."""
     path = Path(path)
-    return path.suffix == ".npy" and path.is_file() and description_path(path).is_file()
+    try:
+        return path.suffix == ".npy" and path.is_file() and description_path(path).is_file()
+    except OSError:  # a name too long, a folder without rights: whoever opens it says so
+        return False
 
 
 def dtype_for(values: int) -> np.dtype[Any]:

@@ -134,9 +134,10 @@ def evaluate(
 
     Every rank calls this and gets the same result. `batch` counts examples on all ranks; as
     many as memory allows unless told. `resume` names a file that keeps what is done, and from
-    which an interrupted call goes on; at the end it is removed. `progress` is told how many
-    examples are done. `identify` hashes the weights, which costs a second per gigabyte.
-    Kept in memory are 8 bytes for each example, times its channels and steps of axis 0.
+    which an interrupted call goes on; whoever has put the result in safety removes it.
+    `progress` is told how many examples are done. `identify` hashes the weights, which costs a
+    second per gigabyte. Kept in memory are 8 bytes for each example, times its channels and
+    steps of axis 0.
     """
     packed = as_modelled(packed, model.config)
     ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
@@ -197,10 +198,7 @@ class _Work:
                 self._save(table, done)
                 saved = time.monotonic()
             progress(done)
-        found = self.ranks.sum(table).cpu().numpy()
-        if self.partial and self.ranks.main:
-            self.partial.remove()
-        return found
+        return self.ranks.sum(table).cpu().numpy()
 
     def _begin(self) -> tuple[Tensor, int]:
         """The table with what was done before, which only the main rank knows."""
@@ -272,10 +270,6 @@ class _Partial:
         """Put a new file in the place of the old one, whole."""
         with _replacing(self.path) as scratch:
             save_file({"table": table}, scratch, metadata=self.key)
-
-    def remove(self) -> None:
-        """Once all is done, there is nothing to go on from."""
-        self.path.unlink(missing_ok=True)
 
 
 def _key(mark: str, packed: Packed, index: Indices, precision: str) -> dict[str, str]:

@@ -100,18 +100,7 @@ def open_test(
 
     With `trained` it is what the model was trained on, which must have such a part.
     """
-    options = _choose_split(what, options, trained=trained)
-    if not is_packed(what):
-        return open_data(what, scratch, options, **how)
-    if extra := [name for name in options.given if name != "split"]:
-        raise DataError(f"{what}: --{extra[0].replace('_', '-')} means nothing to a packed array")
-    packed = open_packed(what)
-    if options.split not in (None, packed.description.split):
-        raise DataError(
-            f"{what}: holds the split {packed.description.split!r}, not {options.split!r}; "
-            f"give other --data"
-        )
-    return packed
+    return open_data(what, scratch, _choose_split(what, options, trained=trained), **how)
 
 
 def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:

@@ -98,10 +98,21 @@ def pack(
 def open_data(
     what: str | Path, scratch: Path, options: ReadOptions | None = None, **how: Any
 ) -> Packed:
-    """A packed array as it is; any other source packed into the folder `scratch` first."""
-    if is_packed(what):
-        return open_packed(what)
-    return pack(what, scratch / "data.npy", options, **how).packed
+    """A packed array as it is, which no option alters; any other source packed into `scratch`."""
+    if not is_packed(what):
+        return pack(what, scratch / "data.npy", options, **how).packed
+    options = options or ReadOptions()
+    if extra := [name for name in options.given if name != "split"]:
+        raise DataError(
+            f"{what}: --{extra[0].replace('_', '-')} means nothing to a packed array; leave it out"
+        )
+    packed = open_packed(what)
+    if options.split not in (None, packed.description.split):
+        raise DataError(
+            f"{what}: holds the split {packed.description.split!r}, not {options.split!r}; "
+            f"give other data"
+        )
+    return packed
 
 
 def command(

@@ -2,9 +2,10 @@
 
 import json
 import math
+import os
 import sys
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -63,25 +64,52 @@ class Outputs:
             return self.json.with_name(f"{self.json.name}.partial")
         return self.resume
 
+    @property
+    def paths(self) -> list[Path]:
+        """Every file that may be written."""
+        every = (self.json, self.map, self.per_example, self.partial)
+        return [path for path in every if path is not None]
+
     def __post_init__(self) -> None:
         """Refuse, before any work is done, places where nothing can or should go."""
+        paths = self.paths
+        for path in paths:
+            try:
+                odd = path.exists() and not path.is_file()
+                there = path.parent.is_dir() and os.access(path.parent, os.W_OK)
+            except OSError as error:  # a name too long to be one, a folder without rights
+                raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+            if odd or not there:
+                raise DataError(f"{path}: no place for a file; name one in a folder that is there")
+        if len({path.resolve() for path in paths}) < len(paths):
+            names = ", ".join(map(str, paths))
+            raise DataError(f"{names}: one file for two things; give each its own")
         if self.map is not None:
             check_preview(self.map)
-        for field in fields(self):
-            path = getattr(self, field.name)
-            if path is None:
-                continue
-            odd = path.exists() and not path.is_file()
-            if odd or not path.parent.is_dir():
-                raise DataError(f"{path}: no place for a file; name one in a folder that is there")
         if self.per_example is not None and self.per_example.exists():
             raise DataError(f"{self.per_example}: is there already; use another --per-example")
         if self.json is not None and self.json.exists() and not _is_result(self.json):
             raise DataError(f"{self.json}: is there and no evaluation's; use another --json")
 
+    def check_apart(self, data: str) -> None:
+        """Refuse to draw over what is to be scored, or a picture among it."""
+        path = self.map
+        if path and path.exists() and path.resolve().is_relative_to(Path(data).resolve()):
+            raise DataError(f"{path}: is what is to be scored; use another --map")
+
+    def forget_progress(self) -> None:
+        """Once the result is in safety, there is nothing to go on from."""
+        if self.partial is not None:
+            try:
+                self.partial.unlink(missing_ok=True)
+            except OSError as error:
+                raise DataError(f"{self.partial}: cannot be removed ({error.strerror})") from error
+
 
 def report(request: Request, outputs: Outputs, device: str | None) -> None:
-    """Score, print the result in one line, then write what was asked for."""
+    """Score, write what was asked for, then print the result in one line."""
+    if request.data is not None:
+        outputs.check_apart(request.data)
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         model = load(request.checkpoint, device=team.device, weights=request.weights)
         packed = as_modelled(_open(request, Path(scratch), team), model.config)
@@ -104,9 +132,10 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
                 f"damaged, or its training went wrong"
             )
         if team.main:
-            print(found, flush=True)
             facts = _facts(request, team.device, time.monotonic() - start)
             _write(outputs, found, facts, model, packed)
+            print(found, flush=True)
+            outputs.forget_progress()
 
 
 def _open(request: Request, scratch: Path, team: Ranks) -> Packed:

@@ -82,7 +82,9 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """All checkpoints, the oldest first."""
-        return sorted((self.folder / "checkpoints").glob("step-*"))
+        found = (self.folder / "checkpoints").glob("step-*")
+        steps = {int(number): path for path in found if (number := path.name[5:]).isdecimal()}
+        return [steps[step] for step in sorted(steps)]
 
     def save(
         self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: int

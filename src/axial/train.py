@@ -80,6 +80,8 @@ def train(
             loop = _Loop(run, packed, ranks, parallel)
             loop.watch = stack.enter_context(_watch(run, loop, tensorboard=tensorboard))
             loop.writer = stack.enter_context(Writer())
+            for doubt in _doubts(loop.config):
+                loop.watch.say(doubt)
             with stopping() as asked:
                 loop.steps(asked)
             if loop.signal is None:
@@ -94,6 +96,23 @@ def train(
             f"{run.folder}: does not fit memory; start anew with a smaller --batch or --width, or "
             f"with --accumulate, --recompute or --no-record"
         ) from error
+
+
+def _doubts(config: TrainConfig) -> list[str]:
+    """Why the averaged weights, which are the run's model, may end near where they began."""
+    found = []
+    if config.warmup >= config.steps:
+        found.append(
+            f"warmup {config.warmup:,} is no shorter than the run of {config.steps:,} steps: the "
+            f"learning rate only rises; use a smaller --warmup"
+        )
+    reach = 0 if config.ema is None or config.ema_warmup else 1 / (1 - config.ema)
+    if reach > config.steps:
+        found.append(
+            f"ema {config.ema} reaches back {reach:,.0f} steps, further than the run of "
+            f"{config.steps:,}: its model will be mostly its starting weights; use --ema-warmup"
+        )
+    return found
 
 
 def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> Watch:

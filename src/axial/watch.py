@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class Watch:
         self._spoken = -_LINE_SECONDS
         self._bar: Progress | None = None
         self._task = TaskID(0)
+        self._silent = log is None
         if log and sys.stderr.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=Console(stderr=True))
@@ -36,12 +38,14 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         if self._bar:
-            self._bar.start()
+            with self._speaking():
+                self._bar.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._bar:
-            self._bar.stop()
+            with self._speaking():
+                self._bar.stop()
         if self._events:
             self._events.close()
         if self._log:
@@ -72,10 +76,21 @@ class Watch:
 
     def say(self, text: str) -> None:
         """Tell something that stays on the screen."""
-        if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False)
-        elif self._log:
-            print(text, file=sys.stderr, flush=True)
+        if self._silent:
+            return
+        with self._speaking():
+            if self._bar:
+                self._bar.console.print(text, markup=False, highlight=False)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Fall silent for good where nobody listens any more; the run goes on."""
+        try:
+            yield
+        except OSError:
+            self._silent = True
 
     def picture(self, step: int, path: Path) -> None:
         """Note a picture that was drawn."""

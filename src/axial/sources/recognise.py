@@ -14,6 +14,7 @@ from axial.sources.options import ReadOptions
 from axial.sources.record import Source
 
 _HUB_NAME = re.compile(r"(hf:)?[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?")
+_DIGITS = "digits"
 _Opener = Callable[[Path, ReadOptions], Source]
 
 
@@ -30,12 +31,15 @@ def open_source(what: str | Path, options: ReadOptions | None = None) -> Source:
     return source
 
 
+def is_path(what: str | Path) -> bool:
+    """Whether a source is a file or folder that is there; the word digits is none, ./digits is."""
+    return what != _DIGITS and Path(what).exists()
+
+
 def is_video(what: str | Path) -> bool:
     """Whether a source has to be told how long its clips are to be."""
     try:
-        return (
-            Path(what).exists() and _reader(Path(what), ReadOptions(frames=1)) is video.open_video
-        )
+        return is_path(what) and _reader(Path(what), ReadOptions(frames=1)) is video.open_video
     except (OSError, DataError):  # what is wrong comes out on opening it
         return False
 
@@ -47,11 +51,11 @@ def _reader(path: Path, options: ReadOptions) -> _Opener:
 def _open(what: str | Path, options: ReadOptions) -> Source:
     path = Path(what)
     try:
-        if path.exists():
+        if is_path(what):
             return _reader(path, options)(path, options)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if str(what) == "digits":
+    if what == _DIGITS:
         return arrays.open_digits(options)
     if isinstance(what, str) and _HUB_NAME.fullmatch(what) and not _looks_like_a_file(what):
         return hub.open_hub(what.removeprefix("hf:"), options)
