@@ -61,6 +61,17 @@ def test_an_array_holds_what_draw_draws_and_says_how(checkpoints, tmp_path):
     )
 
 
+@pytest.mark.parametrize("command", [("sample",), ("complete", "digits", "--keep", 1)])
+def test_what_is_drawn_never_passes_for_a_packed_data_set(checkpoints, tmp_path, command):
+    out = tmp_path / "digits.npy"
+    axial.pack("digits", out, workers=1)
+    before = out.read_bytes()
+    name, *source = command
+    message = refused(name, checkpoints / "grey", *source, "--out", out)
+    assert "digits.npy: digits.json beside it describes a data set" in message
+    assert out.read_bytes() == before
+
+
 def test_count_does_not_change_a_picture(checkpoints, tmp_path):
     for count in (1, 7):
         out = tmp_path / f"{count}.npy"

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from axial.config import DataShape
-from axial.data import Array, dtype_for
+from axial.data import Array, description_path, dtype_for
 from axial.disk import replacing, write_text
 from axial.errors import DataError
 from axial.pictures import sheet, write_sheet
@@ -52,6 +52,11 @@ class Output:
                 raise DataError(f"{path}: {path.parent} is no folder; name one that is there")
             if taken:
                 raise DataError(f"{path}: it, or what goes beside it, is there; name a new one")
+            if self.kind == ".npy" and description_path(path).exists():
+                raise DataError(
+                    f"{path}: {description_path(path).name} beside it describes a data set, for "
+                    f"which what is drawn must not pass; name a new one"
+                )
 
     def write(self, x: Array, about: dict[str, Any], shown: Shown | None = None) -> None:
         """Write examples (n, *axes, c), and how they came about beside them."""
