@@ -556,6 +556,41 @@ def test_bad_videos_are_one_line(tmp_path):
     )
 
 
+CONTAINERS = {
+    "mkv": ("ffv1", "bgr0"),
+    "webm": ("libvpx", "yuv420p"),
+    "flv": ("flv1", "yuv420p"),
+    "avi": ("mpeg4", "yuv420p"),
+    "ts": ("libx264", "yuv420p"),
+    "mp4": ("libx264", "yuv420p"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_a_video_cut_in_the_middle_is_noticed(tmp_path, kind):
+    path = video(tmp_path / f"a.{kind}", formats.pictures(40, 32), *CONTAINERS[kind])
+    assert len(packed(path, tmp_path, frames=1)) == 40
+    data = path.read_bytes()
+    for share in (0.5, 0.7):
+        path.write_bytes(data[: int(len(data) * share)])
+        assert f"a.{kind}: cannot be decoded at frame " in refused(path, tmp_path, frames=1)
+    if kind != "mp4":  # what the pictures are comes last there
+        found = packed(path, tmp_path, frames=1, skip_bad=True)
+        assert 10 < len(found) < 35 and found.description.skipped == 1
+
+
+def test_a_video_whose_sound_goes_on_is_whole(tmp_path):
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        picture, sound = container.add_stream("ffv1", rate=8), container.add_stream("aac", 8000)
+        picture.width, picture.height, picture.pix_fmt = 16, 16, "bgr0"
+        for x in formats.pictures(8, 16):
+            container.mux(picture.encode(av.VideoFrame.from_ndarray(x, "rgb24")))
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 40_000), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        container.mux([*picture.encode(), *sound.encode(frame), *sound.encode()])
+    assert len(packed(tmp_path / "a.mkv", tmp_path, frames=8)) == 1
+
+
 def test_hugging_face_data_sets_are_read_from_a_local_folder(tmp_path):
     x, y = formats.pictures(6, 8), [0, 1, 2, 0, 1, 2]
     features = datasets.Features(

@@ -16,6 +16,12 @@ from axial.sources.record import Record, Source, natural
 if TYPE_CHECKING:
     from av.container import InputContainer
 
+_TICKS = 1_000_000
+"""In which FFmpeg counts the duration of a file, in a second."""
+_SLACK = 0.5
+"""Seconds by which a whole file may end before the time it tells of."""
+_TS_PACKETS = (188, 192, 204)
+"""Bytes of a packet of an MPEG transport stream, which tells of no duration."""
 SUFFIXES = frozenset(
     {
         ".mp4",
@@ -97,6 +103,8 @@ def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
     try:
         with av.open(str(path)) as container:
             for frame in _pictures(path, container):
+                if frame.is_corrupt:
+                    raise _damaged(path, number, "it is marked as corrupt")
                 image = frame.to_image()  # RGB
                 first = first or image.size
                 if image.size != first:
@@ -112,18 +120,47 @@ def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
                 yield x if x.ndim == 3 else x[..., None]
                 number += 1
     except (av.error.FFmpegError, OSError) as error:
-        raise DataError(
-            f"{path}: cannot be decoded at frame {number} ({error.strerror or error}); fetch it "
-            f"again, or go on without it by --skip-bad"
-        ) from error
+        raise _damaged(path, number, error.strerror or error) from error
+
+
+def _damaged(path: Path, number: int, reason: object) -> DataError:
+    return DataError(
+        f"{path}: cannot be decoded at frame {number} ({reason}); fetch it again, or go on without "
+        f"it by --skip-bad"
+    )
 
 
 def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
+    """The frames of the first video stream; a file cut short is an error after the last."""
     if not container.streams.video:
         raise DataError(f"{path}: holds no video, only {_kinds(container)}; use another file")
     stream = container.streams.video[0]
     stream.thread_type = "SLICE"  # with one thread a frame, closing hangs after damage
-    return container.decode(stream)
+    stream.codec_context.options = {"err_detect": "explode"}  # else damage is painted over
+    number, reached = 0, 0.0
+    for packet in container.demux():  # sound too: a file may go on after its last picture
+        if packet.pts is not None and packet.time_base is not None:
+            reached = max(reached, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        if packet.stream is stream:
+            for frame in packet.decode():
+                yield frame
+                number += 1
+    _check_end(path, container, number, reached)
+
+
+def _check_end(path: Path, container: "InputContainer", number: int, reached: float) -> None:
+    """Refuse a file that ends, in seconds, well before the time that it tells of."""
+    stream = container.streams.video[0]
+    if container.format.name == "mpegts" and all(path.stat().st_size % n for n in _TS_PACKETS):
+        raise _damaged(path, number, "it ends within a packet")
+    if container.duration is None:
+        if number < stream.frames:
+            raise _damaged(path, number, f"it tells of {stream.frames}")
+        return
+    end = (container.duration + (container.start_time or 0)) / _TICKS
+    slack = max(_SLACK, 2 / float(stream.average_rate or 1))
+    if reached + slack < end:
+        raise _damaged(path, number, f"it ends after {reached:.1f} of {end:.1f} seconds")
 
 
 def _kinds(container: "InputContainer") -> str:
