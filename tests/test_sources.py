@@ -446,6 +446,24 @@ def test_an_npz_is_read_by_its_key_with_its_labels(tmp_path):
     assert "has no array 'z'" in refused(tmp_path / "a.npz", tmp_path, key="z")
 
 
+def test_labels_that_are_left_out_are_told_of(tmp_path):
+    x = formats.pictures(3, 4)
+    np.savez(tmp_path / "a.npz", x=x, y=np.array([0, -1, 1]))
+    found = packed(tmp_path / "a.npz", tmp_path)
+    assert found.labels is None
+    assert "labels left out: not every example has one" in found.description.notes
+    np.savez(tmp_path / "b.npz", x=x, y=np.arange(3))
+    found = packed(tmp_path / "b.npz", tmp_path, key="x")
+    assert found.labels is None
+    assert "labels left out: --key takes 'x' alone" in found.description.notes
+
+
+def test_more_values_than_any_model_tells_apart_are_refused():
+    assert ReadOptions(values=65_536).values == 65_536
+    with pytest.raises(DataError, match="--values is 65537: a model tells at most 65536 apart"):
+        ReadOptions(values=65_537)
+
+
 def test_arrays_that_are_no_integers_from_zero_are_refused(tmp_path):
     path = tmp_path / "a.npy"
     for x, words in (

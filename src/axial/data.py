@@ -21,14 +21,14 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from axial.config import DataShape
+from axial.config import MOST_VALUES, DataShape
 from axial.disk import flush, give_usual_mode
 from axial.errors import DataError
 
 FORMAT = 1
 """The newest layout of the description this version reads, and the one it writes."""
-MOST_VALUES = 1 << 16
-"""More than that many values no model tells apart."""
+MOST_CLASSES = 1 << 20
+"""What has more kinds than that is numbered by something else than its kind."""
 
 Array = NDArray[Any]
 

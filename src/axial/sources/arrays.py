@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from axial.data import MOST_VALUES, Array, dtype_for
+from axial.config import MOST_VALUES
+from axial.data import Array, dtype_for
 from axial.errors import DataError
 from axial.sources.archives import DAMAGE, CutZip, open_maybe_gzip, open_zip
 from axial.sources.options import ReadOptions
@@ -155,6 +156,8 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         notes.append(f"the last axis was taken to be {kind}")
     if len(keys) > 1:
         notes.append(f"array {name!r} of {', '.join(keys)}")
+    if options.key and set(keys) & set(_LABEL_KEYS) - {name}:
+        notes.append(f"labels left out: --key takes {name!r} alone")
     return Source(
         name=path.stem,
         reader="array" if not name else f"array {name!r} of an .npz",
