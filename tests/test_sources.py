@@ -228,6 +228,29 @@ def test_subfolders_named_after_splits_are_splits(tmp_path):
     assert "has no split 'dev'" in refused(folder, tmp_path, split="dev")
 
 
+def test_folders_named_after_splits_in_a_tar_are_splits(tmp_path):
+    x = formats.pictures(4, 8)
+    names = ["./train/a.png", "test/b.png", "test/deep/c.png", "beside.png"]
+    files = {name: formats.png(picture) for name, picture in zip(names, x, strict=True)}
+    path = formats.tar(tmp_path / "a.tar", files)
+    found = packed(path, tmp_path, split="test")
+    assert np.array_equal(found.array, x[1:3]) and found.description.split == "test"
+    assert "1 other files ignored" in found.description.notes
+    found = packed(path, tmp_path)
+    assert np.array_equal(found.array, x[:1]) and found.description.split == "train"
+    assert "has no split 'valid'; there are test, train" in refused(path, tmp_path, split="valid")
+
+
+def test_pictures_beside_splits_and_in_linked_folders_are_told_of(tmp_path):
+    x = formats.pictures(4, 8)
+    names = ["in/train/a.png", "in/more/b.png", "in/c.png", "elsewhere/d.png"]
+    formats.picture_folder(tmp_path, x, names)
+    (tmp_path / "in" / "train" / "linked").symlink_to(tmp_path / "elsewhere")
+    found = packed(tmp_path / "in", tmp_path)
+    assert np.array_equal(found.array, x[:1])
+    assert "3 other files ignored" in found.description.notes
+
+
 def test_size_crops_the_centre_and_takes_the_mean_of_each_area(tmp_path):
     x = formats.pictures(1, 12)[:, :8]  # 8 high, 12 wide
     folder = formats.picture_folder(tmp_path / "in", x)
@@ -540,6 +563,18 @@ def test_videos_are_cut_into_clips(tmp_path):
     assert "a.mkv: has 11 frames, fewer than a clip" in refused(
         tmp_path / "in", tmp_path, frames=12
     )
+
+
+def test_folders_of_videos_named_after_splits_are_splits(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 4, 16, 16, 3), np.uint8)
+    for name, x in zip(("train/a.mkv", "test/b.mkv", "c.mkv"), frames, strict=True):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        video(tmp_path / "in" / name, x)
+    for split, x in (("test", frames[1]), (None, frames[0])):
+        found = packed(tmp_path / "in", tmp_path, frames=4, split=split)
+        assert np.array_equal(found.array, x[None])
+        assert found.description.split == (split or "train")
+        assert "1 other files ignored" in found.description.notes
 
 
 def test_animated_pictures_are_video(tmp_path):

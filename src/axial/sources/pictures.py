@@ -4,7 +4,8 @@ import functools
 import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO, Literal
 
@@ -25,15 +26,16 @@ _GREY, _COLOUR = ("1", "L"), ("RGB", "P")
 
 def open_folder(path: Path, options: ReadOptions) -> Source:
     """A folder of pictures, in subfolders or not; one named after a split is that split."""
-    splits = sorted(e.name for e in path.iterdir() if e.name in SPLITS and e.is_dir())
+    splits = split_folders(path)
     split = choose_split(options.split, splits, path) if splits else options.split
     folder = path / split if splits and split else path
-    files, ignored = _picture_files(folder)
+    files, ignored = files_below(folder, is_picture_name)
     if not files:
         raise DataError(f"{folder}: holds no pictures; give a folder with some in it")
-    others = [_picture_files(path / other)[0] for other in splits if other != split]
+    others = [files_below(path / other, is_picture_name)[0] for other in splits if other != split]
     names = _label_names(files, others)
-    notes = [f"{ignored} other files ignored"] if ignored else []
+    if splits:
+        ignored += beside_splits(files_below(path, is_picture_name)[0], splits)
     return Source(
         name=path.resolve().name,
         reader="folder of pictures" + (", labels from subfolders" if names else ""),
@@ -45,8 +47,23 @@ def open_folder(path: Path, options: ReadOptions) -> Source:
         records=_file_records(folder, files, names),
         decode=decoder(options),
         takes=OPTIONS,
-        notes=notes + changes(options),
+        notes=notes_on(ignored) + changes(options),
     )
+
+
+def split_folders(path: Path) -> list[str]:
+    """Names of the folders in a folder that are called as splits are."""
+    return sorted(e.name for e in path.iterdir() if e.name in SPLITS and e.is_dir())
+
+
+def beside_splits(names: Iterable[str], splits: Sequence[str]) -> int:
+    """How many files, by their paths with / between the parts, lie in none of the splits."""
+    return sum(name.split("/", 1)[0] not in splits for name in names)
+
+
+def notes_on(ignored: int) -> list[str]:
+    """What is said of files that were passed over."""
+    return [f"{ignored} other files ignored"] if ignored else []
 
 
 def open_picture(path: Path, options: ReadOptions) -> Source:
@@ -64,17 +81,42 @@ def open_picture(path: Path, options: ReadOptions) -> Source:
 
 
 def open_tar(path: Path, options: ReadOptions) -> Source:
-    """A tar of pictures, read in the order of its entries."""
+    """A tar of pictures, read in the order of its entries; a folder named after a split is it."""
+    found = _tops(path)
+    splits = sorted(found.keys() & set(SPLITS))
+    split = choose_split(options.split, splits, path) if splits else options.split
+    inside = f"{split}/" if splits else ""
     return Source(
         name=path.name.split(".")[0],
         reader="tar of pictures",
-        split=options.split,
+        split=split,
         values=256,
-        records=tar_records(path),
+        records=tar_records(path, inside),
         decode=decoder(options),
         takes=OPTIONS,
-        notes=changes(options),
+        notes=notes_on(found.total() - sum(found[s] for s in splits) if splits else 0)
+        + changes(options),
     )
+
+
+def _tops(path: Path) -> Counter[str]:
+    """How many pictures lie in each of the first folders of a tar, in none of them under ''."""
+    found: Counter[str] = Counter()
+
+    def count(name: str) -> bool:
+        if is_picture_name(name):
+            folder, slash, _ = _plain(name).partition("/")
+            found[folder if slash else ""] += 1
+        return False
+
+    for _ in tar_entries(path, count):
+        pass  # what is wrong with an entry is told when it is read
+    return found
+
+
+def _plain(name: str) -> str:
+    """The name of an entry of a tar without the ./ it may begin with."""
+    return str(PurePosixPath(name))
 
 
 def changes(options: ReadOptions) -> list[str]:
@@ -85,9 +127,13 @@ def changes(options: ReadOptions) -> list[str]:
     return notes
 
 
-def tar_records(path: Path) -> Iterator[Record | DataError]:
-    """The pictures of a tar, in its order."""
-    for entry in tar_entries(path, is_picture_name):
+def tar_records(path: Path, inside: str = "") -> Iterator[Record | DataError]:
+    """The pictures of a tar whose names begin with `inside`, in its order."""
+
+    def wanted(name: str) -> bool:
+        return is_picture_name(name) and _plain(name).startswith(inside)
+
+    for entry in tar_entries(path, wanted):
         yield Record(entry.where, entry.data) if isinstance(entry, Entry) else entry
 
 
@@ -108,10 +154,11 @@ def _suffixes() -> frozenset[str]:
     return frozenset(Image.registered_extensions()) - videos - {".pdf", ".h5", ".hdf"}
 
 
-def _picture_files(folder: Path) -> tuple[list[str], int]:
+def files_below(folder: Path, wanted: Callable[[str], bool]) -> tuple[list[str], int]:
     """Paths below a folder, sorted, with / between their parts; and how many others there are.
 
-    A link to nothing is listed, so that it is noticed; pipes and devices are not, for they hang.
+    A link to nothing is listed, so that it is noticed; pipes and devices are not, for they hang,
+    and a linked folder, which may lead round in circles, counts as one of the others.
     """
     found, ignored, below = [], 0, [""]
     while below:
@@ -120,9 +167,9 @@ def _picture_files(folder: Path) -> tuple[list[str], int]:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
-                    below += [] if entry.is_symlink() else [f"{within}{entry.name}/"]
-                elif is_picture_name(entry.name) and (entry.is_file() or _leads_nowhere(entry)):
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(f"{within}{entry.name}/")
+                elif wanted(entry.name) and (entry.is_file() or _leads_nowhere(entry)):
                     found.append(within + entry.name)
                 else:
                     ignored += 1

@@ -3,15 +3,22 @@
 import functools
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from axial.errors import DataError
 from axial.sources.options import ReadOptions
-from axial.sources.pictures import changes, is_hidden, shrink
-from axial.sources.record import Record, Source, natural
+from axial.sources.pictures import (
+    beside_splits,
+    changes,
+    files_below,
+    notes_on,
+    shrink,
+    split_folders,
+)
+from axial.sources.record import Record, Source, choose_split, natural
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -49,24 +56,33 @@ def find_videos(path: Path) -> list[Path]:
     """Video files at or below a path, by their endings, in order."""
     if path.is_file():
         return [path]
-    found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    found = (p for p in found if not is_hidden(p.relative_to(path)))
+    found = (path / name for name in files_below(path, _is_video_name)[0])
     return sorted(found, key=lambda p: [natural(part) for part in p.parts])
+
+
+def _is_video_name(name: str) -> bool:
+    return PurePath(name).suffix.lower() in SUFFIXES
 
 
 def open_video(path: Path, options: ReadOptions) -> Source:
     """Clips of --frames consecutive frames; what is left at the end of a video is dropped."""
     if not options.frames:
         raise DataError(f"{path}: is video; say how many frames a clip has by --frames")
-    files = find_videos(path)
+    splits = split_folders(path) if path.is_dir() else []
+    split = choose_split(options.split, splits, path) if splits else options.split
+    files = find_videos(path / split if splits and split else path)
+    if not files:
+        raise DataError(f"{path}: holds no videos of the split {split}; choose another by --split")
+    beside = [p.relative_to(path).as_posix() for p in find_videos(path)] if splits else []
     return Source(
         name=path.resolve().stem,
         reader="video" if path.is_file() else f"folder of {len(files)} videos",
-        split=options.split,
+        split=split,
         values=256,
         records=_records(files, options),
         notes=[
             f"clips of {options.frames} consecutive frames; the last few of a video dropped",
+            *notes_on(beside_splits(beside, splits)),
             *changes(options),
         ],
         takes=frozenset({"frames", "size", "convert"}),
