@@ -2,6 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import formats
 import numpy as np
 import pytest
 import torch
@@ -132,6 +133,20 @@ def test_data_packs_reports_and_draws(tmp_path, capsys):
     main(["info", str(out), "--duplicates", str(out)])
     said = capsys.readouterr().out
     assert "digits test" in said and "300 examples stand in" in said and "PNG" in said
+
+
+def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(2))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for source, preview in (("in/00000.png", folder / "00000.png"), ("in", "in/00001.png")):
+        message = fails(capsys, "data", source, "--out", "a.npy", "--preview", str(preview))
+        assert "the sheet would replace a picture of the source" in message
+    (tmp_path / "folder.png").mkdir()
+    message = fails(capsys, "data", "in", "--out", "a.npy", "--preview", "folder.png")
+    assert "folder.png: no place for a sheet" in message
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert not (tmp_path / "a.npy").exists()
 
 
 def test_data_errors_are_one_line_and_leave_nothing(tmp_path, capsys):

@@ -583,6 +583,9 @@ def test_animated_pictures_are_video(tmp_path):
     frames[0].save(tmp_path / "in" / "a.gif", save_all=True, append_images=frames[1:], duration=100)
     assert "a.gif: is animated; cut it into clips by --frames" in refused(tmp_path / "in", tmp_path)
     assert packed(tmp_path / "in", tmp_path, frames=2).array.shape == (2, 2, 16, 16, 3)
+    frames[0].save(tmp_path / "in" / "a.gif")
+    (tmp_path / "in" / "a.gif").rename(tmp_path / "in" / "A.GIF")
+    assert packed(tmp_path / "in", tmp_path).array.shape == (1, 16, 16, 3)
 
 
 def test_bad_videos_are_one_line(tmp_path):
@@ -678,6 +681,13 @@ def test_a_name_that_nobody_has_is_one_line(tmp_path):
     )
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1
     assert "no-such-name: no such file or folder, nor a Hugging Face data set" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["holiday.jpeg", "a.tif", "a.WEBP", "my/b.avif", "c.MP4", "d.NPY"])
+def test_a_file_that_is_not_there_is_not_sought_elsewhere(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    message = refused(name, tmp_path, frames=1)
+    assert message == f"{name}: no such file or folder; check the path"
 
 
 def test_options_that_mean_nothing_to_a_source_are_refused(tmp_path):

@@ -151,7 +151,16 @@ def is_hidden(path: PurePath) -> bool:
 @functools.cache
 def _suffixes() -> frozenset[str]:
     videos = {".mpg", ".mpeg"}  # Pillow names a stub for these that can read nothing
-    return frozenset(Image.registered_extensions()) - videos - {".pdf", ".h5", ".hdf"}
+    return (
+        frozenset(Image.registered_extensions()) - videos - {".pdf", ".h5", ".hdf", ".ps", ".eps"}
+    )
+
+
+@functools.cache
+def readable_formats() -> tuple[str, ...]:
+    """What Pillow reads by itself; for EPS it would start Ghostscript, which runs programs."""
+    Image.init()
+    return tuple(name for name in Image.OPEN if name != "EPS")
 
 
 def files_below(folder: Path, wanted: Callable[[str], bool]) -> tuple[list[str], int]:
@@ -218,7 +227,7 @@ class Decoder:
         with stream, warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             try:
-                with Image.open(stream) as image:
+                with Image.open(stream, formats=readable_formats()) as image:
                     return self._examples(image, record.where)
             except DataError:
                 raise
