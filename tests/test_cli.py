@@ -154,6 +154,8 @@ def test_data_errors_are_one_line_and_leave_nothing(tmp_path, capsys):
     assert "no such file or folder" in fails(capsys, "data", str(tmp_path / "none"), *common)
     assert "has no split 'valid'" in fails(capsys, "data", "digits", "--split", "valid", *common)
     assert "--size is 0" in fails(capsys, "data", "digits", "--size", "0", *common)
+    long = str(tmp_path / ("x" * 300 + ".npy"))
+    assert "xxx.npy: cannot be written" in fails(capsys, "data", "digits", "--out", long)
     assert "a.npy" in fails(capsys, "info", str(tmp_path / "a.npy"))
     assert "--out" in fails(capsys, "data", "digits", status=2)
     assert list(tmp_path.iterdir()) == []

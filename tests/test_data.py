@@ -264,13 +264,26 @@ def test_labels_that_number_no_classes_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"values": "x"}, {"values": 10**13}, {"count": 0}, {"format": 0}, {"axes": 3}]
+    "change",
+    [
+        {"values": "x"},
+        {"values": 10**13},
+        {"count": 0},
+        {"format": 0},
+        {"axes": 3},
+        {"axes": [8.0, 8]},
+        {"source": 5},
+        {"split": ["test"]},
+        {"skipped": "none"},
+        {"notes": [1]},
+        {"labels": {"classes": "10", "names": None, "sha256": ""}},
+    ],
 )
 def test_a_description_that_makes_no_sense_is_refused(tmp_path, change):
     pack("digits", tmp_path / "a.npy")
     path = tmp_path / "a.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"a\.json: "):
         open_packed(tmp_path / "a.npy")
 
 

@@ -15,6 +15,8 @@ import axial.sample
 from axial import draw
 from axial.cli import main
 from axial.drawing import share
+from axial.errors import DataError
+from axial.output import write_moving
 
 MODELS = {
     "colour": config((5, 4), channels=3, values=256),
@@ -274,4 +276,12 @@ def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):
     monkeypatch.setattr("numpy.save", full)
     message = refused("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", "--count", 1)
     assert "a.npy: cannot be written (No space left on device)" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "height"), [("gif", 65_536), ("mp4", 16_386)])
+def test_moving_pictures_too_large_for_their_format_are_one_line(tmp_path, kind, height):
+    path = tmp_path / f"a.{kind}"
+    with pytest.raises(DataError, match=rf"a\.{kind}: 2 x {height:,} pixels are more than"):
+        write_moving(path, [np.zeros((height, 2, 3), np.uint8)] * 2)
     assert list(tmp_path.iterdir()) == []

@@ -315,6 +315,26 @@ def test_a_wrong_checksum_of_a_gzipped_idx_is_noticed(tmp_path):
     assert "a.gz: damaged somewhere (CRC check failed" in refused(path, tmp_path)
 
 
+def test_a_cut_trailer_of_a_gzipped_idx_is_noticed(tmp_path):
+    x = formats.pictures(200, 16, 1)[..., 0]
+    path = idx_file(tmp_path / "a.gz", *x.shape, data=x.tobytes())
+    path.write_bytes(path.read_bytes()[:-5])
+    assert "a.gz: damaged somewhere (" in refused(path, tmp_path)
+
+
+def test_damaged_labels_of_a_gzipped_idx_are_noticed(tmp_path):
+    x, y = formats.pictures(10, 4, 1)[..., 0], np.arange(10, dtype=np.uint8)
+    idx_file(tmp_path / "a" / "train-images-idx3-ubyte.gz", *x.shape, data=x.tobytes())
+    labels = idx_file(tmp_path / "a" / "train-labels-idx1-ubyte.gz", 10, data=y.tobytes())
+    whole = labels.read_bytes()
+    for damaged in (whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:], whole[:-5]):
+        labels.write_bytes(damaged)
+        message = refused(tmp_path / "a", tmp_path)
+        assert "train-labels-idx1-ubyte.gz: damaged somewhere (" in message
+    labels.write_bytes(whole)
+    assert list(packed(tmp_path / "a", tmp_path).labels) == list(range(10))
+
+
 def test_an_array_that_ends_within_a_number_is_one_line(tmp_path):
     path = npy_file(tmp_path / "a.npy", (4,), bytes(29), "<i8")
     with path.open("rb") as file, pytest.raises(DataError, match="at byte 29 of its 32"):

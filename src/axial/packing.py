@@ -75,7 +75,7 @@ def pack(
     """
     options = options or ReadOptions()
     opened = open_source(source, _as_packed(options) if is_packed(source) else options)
-    if Path(source).exists() and Path(out).exists() and Path(source).samefile(out):
+    if _is_same_file(source, out):
         raise DataError(f"{out}: would replace the very file it is made from; use another --out")
     with PackedWriter(out) as writer:
         collector = _Collector(writer, opened, skip_bad=options.skip_bad)
@@ -102,6 +102,13 @@ def open_data(
     if is_packed(what):
         return open_packed(what)
     return pack(what, scratch / "data.npy", options, **how).packed
+
+
+def _is_same_file(one: str | Path, other: str | Path) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:  # one of them is not there
+        return False
 
 
 def _as_packed(options: ReadOptions) -> ReadOptions:
