@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import time
@@ -575,6 +576,39 @@ def test_folders_of_videos_named_after_splits_are_splits(tmp_path):
         assert np.array_equal(found.array, x[None])
         assert found.description.split == (split or "train")
         assert "1 other files ignored" in found.description.notes
+
+
+@pytest.mark.parametrize(
+    ("pix_fmt", "form", "says"),
+    [
+        ("gray16le", np.uint16, "has more than 8 bits a channel"),
+        ("bgra", np.uint8, "has an alpha channel and is transparent"),
+    ],
+)
+def test_videos_that_8_bits_of_colour_do_not_hold_are_refused(tmp_path, pix_fmt, form, says):
+    shape = (4, 16, 16, 4) if pix_fmt == "bgra" else (4, 16, 16)
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 16, 16, pix_fmt
+        for x in np.zeros(shape, form):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(x, pix_fmt)))
+        container.mux(stream.encode())
+    assert f"a.mkv: frame 0: {says}" in refused(tmp_path / "a.mkv", tmp_path, frames=2)
+    converted = packed(tmp_path / "a.mkv", tmp_path, frames=2, convert="rgb").array
+    assert (converted == (255 if pix_fmt == "bgra" else 0)).all()
+
+
+def test_a_video_is_turned_the_way_its_camera_was_held(tmp_path):
+    ramp = np.arange(16 * 32, dtype=np.uint16).reshape(16, 32, 1) // 2
+    frames = np.repeat(ramp.astype(np.uint8), 3, axis=-1)[None].repeat(4, 0)
+    path = video(tmp_path / "a.mp4", frames, "libx264rgb", "rgb24")
+    upright = packed(path, tmp_path, frames=4).array.copy()
+    data = bytearray(path.read_bytes())
+    matrix = data.index(b"tkhd") + 44  # clockwise by a quarter
+    data[matrix : matrix + 36] = struct.pack(">9i", 0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    turned = packed(path, tmp_path, frames=4).array
+    assert np.array_equal(turned, np.rot90(upright, -1, axes=(2, 3)))
 
 
 def test_animated_pictures_are_video(tmp_path):

@@ -3,6 +3,7 @@
 import functools
 import io
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -250,23 +251,33 @@ class Decoder:
             raise DataError(
                 f"{where}: holds fractions, which no conversion keeps; round it to 8 bits first"
             )
-        image = self._upright(image) if self.convert else _exact(image, where)
+        image = self._upright(image, where) if self.convert else _exact(image, where)
         if self.size and not self.patches:
             image = shrink(image, self.size, where)
         x = np.asarray(image)
         x = x[None, :, :, None] if x.ndim == 2 else x[None]
         return _patches(x[0], self.size, where) if self.patches and self.size else x
 
-    def _upright(self, image: Image.Image) -> Image.Image:
+    def _upright(self, image: Image.Image, where: str) -> Image.Image:
         """Convert anything to 8-bit colour or grey, transparent parts on white."""
         image = _turned(image)  # first: what follows forgets how the camera was held
         if image.mode.startswith("I"):
-            scaled = np.asarray(image).astype(np.int64) >> 8
-            image = Image.fromarray(scaled.clip(0, 255).astype(np.uint8))
+            values = np.asarray(image).astype(np.int64)
+            if values.min() < 0 or values.max() > 65_535:
+                raise DataError(
+                    f"{where}: holds values from {values.min()} to {values.max()}, beyond 16 bits; "
+                    f"round it to 8 bits first"
+                )
+            image = Image.fromarray((values >> 8).astype(np.uint8))
         if image.has_transparency_data:
-            over = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
+            image = on_white(image)
         return image.convert("RGB").convert("L") if self.convert == "grey" else image.convert("RGB")
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """A picture with its transparent parts on white."""
+    over = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", over.size, "white"), over).convert("RGB")
 
 
 def shrink(image: Image.Image, size: int, where: str) -> Image.Image:
@@ -303,13 +314,13 @@ def _exact(image: Image.Image, where: str) -> Image.Image:
         raise DataError(f"{where}: counts to {largest}, not 255; --convert rgb or grey rescales it")
     image = _turned(image)
     if image.has_transparency_data:
-        image = _opaque(image, where)
+        image = opaque(image, where)
     if image.mode not in _GREY + _COLOUR:
         raise DataError(f"{where}: is {image.mode}, not RGB or grey; use --convert rgb or grey")
     return image.convert("L" if image.mode in _GREY else "RGB")
 
 
-def _opaque(image: Image.Image, where: str) -> Image.Image:
+def opaque(image: Image.Image, where: str) -> Image.Image:
     """The picture without an alpha channel that hides nothing; one that does is refused."""
     alpha = image.convert("RGBA").getchannel("A")
     if alpha.getextrema()[0] != 255:
@@ -322,9 +333,32 @@ def _opaque(image: Image.Image, where: str) -> Image.Image:
 
 def _has_16_bits(image: Image.Image) -> bool:
     """Whether Pillow would drop the lower half of each sample, which it does without a word."""
-    if not isinstance(image, ImageFile.ImageFile) or image.format not in ("PNG", "TIFF", "SGI"):
+    if not isinstance(image, ImageFile.ImageFile):
+        return False
+    if image.format in ("JPEG2000", "AVIF"):
+        return _is_deep(_head(image))
+    if image.format not in ("PNG", "TIFF", "SGI"):
         return False
     return any(tile.codec_name == "SGI16" or "16" in _raw_mode(tile.args) for tile in image.tile)
+
+
+def _is_deep(head: bytes) -> bool:
+    """Whether the headers of a JPEG 2000 or AVIF tell of more than 8 bits a sample."""
+    if found := re.search(rb"\xff\x4f\xff\x51.{36}(..)", head, re.DOTALL):
+        depths = head[found.end() :: 3][: int.from_bytes(found[1])]
+        return any((depth & 0x7F) + 1 > 8 for depth in depths)
+    found = re.search(rb"av1C..(.)", head, re.DOTALL)
+    return found is not None and bool(found[1][0] & 0x40)
+
+
+def _head(image: ImageFile.ImageFile) -> bytes:
+    """The first bytes of a picture's file, which is left where it was."""
+    assert image.fp is not None  # it is open until the picture is loaded
+    place = image.fp.tell()
+    image.fp.seek(0)
+    head = image.fp.read(1 << 16)
+    image.fp.seek(place)
+    return head
 
 
 def _raw_mode(args: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from axial.errors import DataError
 from axial.sources.options import ReadOptions
@@ -15,6 +16,8 @@ from axial.sources.pictures import (
     changes,
     files_below,
     notes_on,
+    on_white,
+    opaque,
     shrink,
     split_folders,
 )
@@ -27,6 +30,13 @@ _TICKS = 1_000_000
 """In which FFmpeg counts the duration of a file, in a second."""
 _SLACK = 0.5
 """Seconds by which a whole file may end before the time it tells of."""
+_TURNS = {
+    90: Image.Transpose.ROTATE_90,
+    -90: Image.Transpose.ROTATE_270,
+    180: Image.Transpose.ROTATE_180,
+    -180: Image.Transpose.ROTATE_180,
+}
+"""By the degrees, counterclockwise, that a video asks to be turned."""
 _TS_PACKETS = (188, 192, 204)
 """Bytes of a packet of an MPEG transport stream, which tells of no duration."""
 SUFFIXES = frozenset(
@@ -121,7 +131,7 @@ def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
             for frame in _pictures(path, container):
                 if frame.is_corrupt:
                     raise _damaged(path, number, "it is marked as corrupt")
-                image = frame.to_image()  # RGB
+                image = _image(frame, options, f"{path}: frame {number}")
                 first = first or image.size
                 if image.size != first:
                     raise DataError(
@@ -137,6 +147,22 @@ def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
                 number += 1
     except (av.error.FFmpegError, OSError) as error:
         raise _damaged(path, number, error.strerror or error) from error
+
+
+def _image(frame: Any, options: ReadOptions, where: str) -> Image.Image:
+    """A frame as RGB with 8 bits, turned the way its camera was held."""
+    parts = frame.format.components
+    if max(part.bits for part in parts) > 8 and not options.convert:
+        raise DataError(
+            f"{where}: has more than 8 bits a channel; --convert rgb or grey keeps the upper 8"
+        )
+    if any(part.is_alpha for part in parts):
+        image = Image.fromarray(frame.to_ndarray(format="rgba"))
+        image = on_white(image) if options.convert else opaque(image, where)
+    else:
+        image = frame.to_image()
+    turn = _TURNS.get(frame.rotation)
+    return image if turn is None else image.transpose(turn)
 
 
 def _damaged(path: Path, number: int, reason: object) -> DataError:
