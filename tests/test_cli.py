@@ -2,6 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import formats
 import numpy as np
 import pytest
 import torch
@@ -141,11 +142,27 @@ def test_data_packs_reports_and_draws(tmp_path, capsys):
     assert "digits test" in said and "300 examples stand in" in said and "PNG" in said
 
 
+def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(2))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for source, preview in (("in/00000.png", folder / "00000.png"), ("in", "in/00001.png")):
+        message = fails(capsys, "data", source, "--out", "a.npy", "--preview", str(preview))
+        assert "the sheet would replace a picture of the source" in message
+    (tmp_path / "folder.png").mkdir()
+    message = fails(capsys, "data", "in", "--out", "a.npy", "--preview", "folder.png")
+    assert "folder.png: no place for a sheet" in message
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert not (tmp_path / "a.npy").exists()
+
+
 def test_data_errors_are_one_line_and_leave_nothing(tmp_path, capsys):
     common = ["--out", str(tmp_path / "a.npy")]
     assert "no such file or folder" in fails(capsys, "data", str(tmp_path / "none"), *common)
     assert "has no split 'valid'" in fails(capsys, "data", "digits", "--split", "valid", *common)
     assert "--size is 0" in fails(capsys, "data", "digits", "--size", "0", *common)
+    long = str(tmp_path / ("x" * 300 + ".npy"))
+    assert "xxx.npy: cannot be written" in fails(capsys, "data", "digits", "--out", long)
     assert "a.npy" in fails(capsys, "info", str(tmp_path / "a.npy"))
     assert "--out" in fails(capsys, "data", "digits", status=2)
     assert list(tmp_path.iterdir()) == []

@@ -239,6 +239,15 @@ def test_packing_a_packed_array_again_keeps_its_name_and_labels(tmp_path):
     assert second.shape == first.shape and (second.labels == first.labels).all()
 
 
+def test_packing_a_packed_array_again_keeps_its_channels(tmp_path):
+    x = formats.pictures(4, 5, channels=6)
+    np.save(tmp_path / "x.npy", x)
+    pack(tmp_path / "x.npy", tmp_path / "a.npy", ReadOptions(channels_last=True))
+    again = pack(tmp_path / "a.npy", tmp_path / "b.npy").packed
+    assert again.shape == open_packed(tmp_path / "a.npy").shape
+    assert again.shape.axes == (5, 5) and np.array_equal(again.array, x)
+
+
 def test_labels_of_any_size_come_back(tmp_path):
     x, y = np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 70_000, 5])
     np.savez(tmp_path / "a.npz", x=x, y=y)
@@ -247,14 +256,34 @@ def test_labels_of_any_size_come_back(tmp_path):
     assert report.packed.shape.classes == 70_001
 
 
+def test_labels_that_number_no_classes_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 2, 2, 1), np.uint8), y=np.array([0, 10**12]))
+    with pytest.raises(DataError, match="holds the label 1,000,000,000,000, so that"):
+        pack(tmp_path / "a.npz", tmp_path / "b.npy")
+    assert not (tmp_path / "b.npy").exists()
+
+
 @pytest.mark.parametrize(
-    "change", [{"values": "x"}, {"values": 10**13}, {"count": 0}, {"format": 0}, {"axes": 3}]
+    "change",
+    [
+        {"values": "x"},
+        {"values": 10**13},
+        {"count": 0},
+        {"format": 0},
+        {"axes": 3},
+        {"axes": [8.0, 8]},
+        {"source": 5},
+        {"split": ["test"]},
+        {"skipped": "none"},
+        {"notes": [1]},
+        {"labels": {"classes": "10", "names": None, "sha256": ""}},
+    ],
 )
 def test_a_description_that_makes_no_sense_is_refused(tmp_path, change):
     pack("digits", tmp_path / "a.npy")
     path = tmp_path / "a.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"a\.json: "):
         open_packed(tmp_path / "a.npy")
 
 

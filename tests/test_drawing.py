@@ -15,6 +15,8 @@ import axial.sample
 from axial import draw
 from axial.cli import main
 from axial.drawing import share
+from axial.errors import DataError
+from axial.output import write_moving
 
 MODELS = {
     "colour": config((5, 4), channels=3, values=256),
@@ -59,6 +61,17 @@ def test_an_array_holds_what_draw_draws_and_says_how(checkpoints, tmp_path):
     assert np.array_equal(
         np.load(out), draw(model, 2, label=torch.ones(1).long(), batch=16).numpy()
     )
+
+
+@pytest.mark.parametrize("command", [("sample",), ("complete", "digits", "--keep", 1)])
+def test_what_is_drawn_never_passes_for_a_packed_data_set(checkpoints, tmp_path, command):
+    out = tmp_path / "digits.npy"
+    axial.pack("digits", out, workers=1)
+    before = out.read_bytes()
+    name, *source = command
+    message = refused(name, checkpoints / "grey", *source, "--out", out)
+    assert "digits.npy: digits.json beside it describes a data set" in message
+    assert out.read_bytes() == before
 
 
 def test_count_does_not_change_a_picture(checkpoints, tmp_path):
@@ -276,4 +289,12 @@ def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):
     monkeypatch.setattr("numpy.save", full)
     message = refused("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", "--count", 1)
     assert "a.npy: cannot be written (No space left on device)" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "height"), [("gif", 65_536), ("mp4", 16_386)])
+def test_moving_pictures_too_large_for_their_format_are_one_line(tmp_path, kind, height):
+    path = tmp_path / f"a.{kind}"
+    with pytest.raises(DataError, match=rf"a\.{kind}: 2 x {height:,} pixels are more than"):
+        write_moving(path, [np.zeros((height, 2, 3), np.uint8)] * 2)
     assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ import zipfile
 import formats
 import numpy as np
 import pytest
+from PIL import EpsImagePlugin, Image
 
 from axial.errors import DataError
 from axial.packing import pack
@@ -399,3 +400,17 @@ def test_an_npz_cut_short_gives_what_it_still_holds_when_the_bad_is_skipped(tmp_
     kept = report.packed.array
     assert abs(len(kept) - share * len(x)) < 5 and (kept == x[: len(kept)]).all()
     assert report.packed.description.skipped == 1 and "in or after example" in report.bad[0]
+
+
+def test_a_picture_never_starts_another_program(tmp_path, monkeypatch):
+    ghostscript = tmp_path / "bin" / "gs"
+    ghostscript.parent.mkdir()
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ghostscript.parent), prepend=":")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    (tmp_path / "in").mkdir()
+    Image.fromarray(PICTURES[0]).save(tmp_path / "in" / "cat.png", "EPS")
+    for source in (tmp_path / "in", tmp_path / "in" / "cat.png"):
+        assert "cat.png: damaged" in refused(source, tmp_path)
+    assert not (tmp_path / "started").exists()

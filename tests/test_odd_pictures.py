@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 
+import av
 import formats
 import numpy as np
 import pytest
@@ -315,6 +316,26 @@ def test_a_wrong_checksum_of_a_gzipped_idx_is_noticed(tmp_path):
     assert "a.gz: damaged somewhere (CRC check failed" in refused(path, tmp_path)
 
 
+def test_a_cut_trailer_of_a_gzipped_idx_is_noticed(tmp_path):
+    x = formats.pictures(200, 16, 1)[..., 0]
+    path = idx_file(tmp_path / "a.gz", *x.shape, data=x.tobytes())
+    path.write_bytes(path.read_bytes()[:-5])
+    assert "a.gz: damaged somewhere (" in refused(path, tmp_path)
+
+
+def test_damaged_labels_of_a_gzipped_idx_are_noticed(tmp_path):
+    x, y = formats.pictures(10, 4, 1)[..., 0], np.arange(10, dtype=np.uint8)
+    idx_file(tmp_path / "a" / "train-images-idx3-ubyte.gz", *x.shape, data=x.tobytes())
+    labels = idx_file(tmp_path / "a" / "train-labels-idx1-ubyte.gz", 10, data=y.tobytes())
+    whole = labels.read_bytes()
+    for damaged in (whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:], whole[:-5]):
+        labels.write_bytes(damaged)
+        message = refused(tmp_path / "a", tmp_path)
+        assert "train-labels-idx1-ubyte.gz: damaged somewhere (" in message
+    labels.write_bytes(whole)
+    assert list(packed(tmp_path / "a", tmp_path).labels) == list(range(10))
+
+
 def test_an_array_that_ends_within_a_number_is_one_line(tmp_path):
     path = npy_file(tmp_path / "a.npy", (4,), bytes(29), "<i8")
     with path.open("rb") as file, pytest.raises(DataError, match="at byte 29 of its 32"):
@@ -366,3 +387,36 @@ def test_an_interrupt_in_the_midst_of_an_archive_leaves_nothing(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and errors == ""
     assert not out.exists()
+
+
+def deep_picture(path):
+    """A picture of noise with more than 8 bits a channel, which Pillow opens as if it had 8."""
+    codec, pixels = {".jp2": ("jpeg2000", "rgb48le"), ".avif": ("libsvtav1", "yuv420p10le")}[
+        path.suffix
+    ]
+    x = np.random.default_rng(0).integers(0, 1 << 16, (64, 64, 3)).astype(np.uint16)
+    kind = "avif" if path.suffix == ".avif" else "image2"
+    with av.open(str(path), "w", format=kind) as container:
+        stream = container.add_stream(codec, rate=1)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, pixels
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(x, "rgb48le")))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jp2", "avif"])
+def test_deep_pictures_that_pillow_cuts_to_8_bits_are_refused_unless_converted(tmp_path, kind):
+    path = deep_picture(tmp_path / f"a.{kind}")
+    assert "has more than 8 bits a channel" in refused(path, tmp_path)
+    assert packed(path, tmp_path, convert="rgb").array.shape == (1, 64, 64, 3)
+    Image.fromarray(formats.pictures(1, 64)[0]).save(path)
+    assert packed(path, tmp_path).array.shape == (1, 64, 64, 3)
+
+
+def test_values_beyond_16_bits_are_not_converted(tmp_path):
+    values = np.full((4, 4), 65_535, np.int32)
+    Image.fromarray(values + 1).save(tmp_path / "a.tif")
+    message = refused(tmp_path / "a.tif", tmp_path, convert="grey")
+    assert "holds values from 65536 to 65536, beyond 16 bits" in message
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    assert (packed(tmp_path / "a.tif", tmp_path, convert="grey").array == 255).all()

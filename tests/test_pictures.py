@@ -176,3 +176,10 @@ def test_lines_and_certainty_have_maps_too():
     line = np.arange(64, dtype=np.uint8)[None, :, None] * 4
     found = bit_map(line, np.zeros(line.shape))
     assert (found[2:10, 2:66, 0] == line[0, :, 0]).all() and not found[2:10, 68:132].any()
+
+
+def test_a_preview_of_large_pictures_shows_a_few(tmp_path):
+    x = np.zeros((7, 3000, 3000, 1), np.uint8)
+    write_preview(tmp_path / "a.png", open_packed(write(tmp_path / "x.npy", x)))
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size == (3004, 3004)

@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import time
@@ -228,6 +229,29 @@ def test_subfolders_named_after_splits_are_splits(tmp_path):
     assert "has no split 'dev'" in refused(folder, tmp_path, split="dev")
 
 
+def test_folders_named_after_splits_in_a_tar_are_splits(tmp_path):
+    x = formats.pictures(4, 8)
+    names = ["./train/a.png", "test/b.png", "test/deep/c.png", "beside.png"]
+    files = {name: formats.png(picture) for name, picture in zip(names, x, strict=True)}
+    path = formats.tar(tmp_path / "a.tar", files)
+    found = packed(path, tmp_path, split="test")
+    assert np.array_equal(found.array, x[1:3]) and found.description.split == "test"
+    assert "1 other files ignored" in found.description.notes
+    found = packed(path, tmp_path)
+    assert np.array_equal(found.array, x[:1]) and found.description.split == "train"
+    assert "has no split 'valid'; there are test, train" in refused(path, tmp_path, split="valid")
+
+
+def test_pictures_beside_splits_and_in_linked_folders_are_told_of(tmp_path):
+    x = formats.pictures(4, 8)
+    names = ["in/train/a.png", "in/more/b.png", "in/c.png", "elsewhere/d.png"]
+    formats.picture_folder(tmp_path, x, names)
+    (tmp_path / "in" / "train" / "linked").symlink_to(tmp_path / "elsewhere")
+    found = packed(tmp_path / "in", tmp_path)
+    assert np.array_equal(found.array, x[:1])
+    assert "3 other files ignored" in found.description.notes
+
+
 def test_size_crops_the_centre_and_takes_the_mean_of_each_area(tmp_path):
     x = formats.pictures(1, 12)[:, :8]  # 8 high, 12 wide
     folder = formats.picture_folder(tmp_path / "in", x)
@@ -446,6 +470,24 @@ def test_an_npz_is_read_by_its_key_with_its_labels(tmp_path):
     assert "has no array 'z'" in refused(tmp_path / "a.npz", tmp_path, key="z")
 
 
+def test_labels_that_are_left_out_are_told_of(tmp_path):
+    x = formats.pictures(3, 4)
+    np.savez(tmp_path / "a.npz", x=x, y=np.array([0, -1, 1]))
+    found = packed(tmp_path / "a.npz", tmp_path)
+    assert found.labels is None
+    assert "labels left out: not every example has one" in found.description.notes
+    np.savez(tmp_path / "b.npz", x=x, y=np.arange(3))
+    found = packed(tmp_path / "b.npz", tmp_path, key="x")
+    assert found.labels is None
+    assert "labels left out: --key takes 'x' alone" in found.description.notes
+
+
+def test_more_values_than_any_model_tells_apart_are_refused():
+    assert ReadOptions(values=65_536).values == 65_536
+    with pytest.raises(DataError, match="--values is 65537: a model tells at most 65536 apart"):
+        ReadOptions(values=65_537)
+
+
 def test_arrays_that_are_no_integers_from_zero_are_refused(tmp_path):
     path = tmp_path / "a.npy"
     for x, words in (
@@ -524,12 +566,60 @@ def test_videos_are_cut_into_clips(tmp_path):
     )
 
 
+def test_folders_of_videos_named_after_splits_are_splits(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 4, 16, 16, 3), np.uint8)
+    for name, x in zip(("train/a.mkv", "test/b.mkv", "c.mkv"), frames, strict=True):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        video(tmp_path / "in" / name, x)
+    for split, x in (("test", frames[1]), (None, frames[0])):
+        found = packed(tmp_path / "in", tmp_path, frames=4, split=split)
+        assert np.array_equal(found.array, x[None])
+        assert found.description.split == (split or "train")
+        assert "1 other files ignored" in found.description.notes
+
+
+@pytest.mark.parametrize(
+    ("pix_fmt", "form", "says"),
+    [
+        ("gray16le", np.uint16, "has more than 8 bits a channel"),
+        ("bgra", np.uint8, "has an alpha channel and is transparent"),
+    ],
+)
+def test_videos_that_8_bits_of_colour_do_not_hold_are_refused(tmp_path, pix_fmt, form, says):
+    shape = (4, 16, 16, 4) if pix_fmt == "bgra" else (4, 16, 16)
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 16, 16, pix_fmt
+        for x in np.zeros(shape, form):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(x, pix_fmt)))
+        container.mux(stream.encode())
+    assert f"a.mkv: frame 0: {says}" in refused(tmp_path / "a.mkv", tmp_path, frames=2)
+    converted = packed(tmp_path / "a.mkv", tmp_path, frames=2, convert="rgb").array
+    assert (converted == (255 if pix_fmt == "bgra" else 0)).all()
+
+
+def test_a_video_is_turned_the_way_its_camera_was_held(tmp_path):
+    ramp = np.arange(16 * 32, dtype=np.uint16).reshape(16, 32, 1) // 2
+    frames = np.repeat(ramp.astype(np.uint8), 3, axis=-1)[None].repeat(4, 0)
+    path = video(tmp_path / "a.mp4", frames, "libx264rgb", "rgb24")
+    upright = packed(path, tmp_path, frames=4).array.copy()
+    data = bytearray(path.read_bytes())
+    matrix = data.index(b"tkhd") + 44  # clockwise by a quarter
+    data[matrix : matrix + 36] = struct.pack(">9i", 0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    turned = packed(path, tmp_path, frames=4).array
+    assert np.array_equal(turned, np.rot90(upright, -1, axes=(2, 3)))
+
+
 def test_animated_pictures_are_video(tmp_path):
     (tmp_path / "in").mkdir()
     frames = [Image.fromarray(x) for x in formats.pictures(4, 16)]
     frames[0].save(tmp_path / "in" / "a.gif", save_all=True, append_images=frames[1:], duration=100)
     assert "a.gif: is animated; cut it into clips by --frames" in refused(tmp_path / "in", tmp_path)
     assert packed(tmp_path / "in", tmp_path, frames=2).array.shape == (2, 2, 16, 16, 3)
+    frames[0].save(tmp_path / "in" / "a.gif")
+    (tmp_path / "in" / "a.gif").rename(tmp_path / "in" / "A.GIF")
+    assert packed(tmp_path / "in", tmp_path).array.shape == (1, 16, 16, 3)
 
 
 def test_bad_videos_are_one_line(tmp_path):
@@ -554,6 +644,41 @@ def test_bad_videos_are_one_line(tmp_path):
     assert "noise.mp4: cannot be decoded at frame 0" in refused(
         tmp_path / "noise.mp4", tmp_path, frames=2
     )
+
+
+CONTAINERS = {
+    "mkv": ("ffv1", "bgr0"),
+    "webm": ("libvpx", "yuv420p"),
+    "flv": ("flv1", "yuv420p"),
+    "avi": ("mpeg4", "yuv420p"),
+    "ts": ("libx264", "yuv420p"),
+    "mp4": ("libx264", "yuv420p"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_a_video_cut_in_the_middle_is_noticed(tmp_path, kind):
+    path = video(tmp_path / f"a.{kind}", formats.pictures(40, 32), *CONTAINERS[kind])
+    assert len(packed(path, tmp_path, frames=1)) == 40
+    data = path.read_bytes()
+    for share in (0.5, 0.7):
+        path.write_bytes(data[: int(len(data) * share)])
+        assert f"a.{kind}: cannot be decoded at frame " in refused(path, tmp_path, frames=1)
+    if kind != "mp4":  # what the pictures are comes last there
+        found = packed(path, tmp_path, frames=1, skip_bad=True)
+        assert 10 < len(found) < 35 and found.description.skipped == 1
+
+
+def test_a_video_whose_sound_goes_on_is_whole(tmp_path):
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        picture, sound = container.add_stream("ffv1", rate=8), container.add_stream("aac", 8000)
+        picture.width, picture.height, picture.pix_fmt = 16, 16, "bgr0"
+        for x in formats.pictures(8, 16):
+            container.mux(picture.encode(av.VideoFrame.from_ndarray(x, "rgb24")))
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 40_000), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        container.mux([*picture.encode(), *sound.encode(frame), *sound.encode()])
+    assert len(packed(tmp_path / "a.mkv", tmp_path, frames=8)) == 1
 
 
 def test_hugging_face_data_sets_are_read_from_a_local_folder(tmp_path):
@@ -590,6 +715,13 @@ def test_a_name_that_nobody_has_is_one_line(tmp_path):
     )
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1
     assert "no-such-name: no such file or folder, nor a Hugging Face data set" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["holiday.jpeg", "a.tif", "a.WEBP", "my/b.avif", "c.MP4", "d.NPY"])
+def test_a_file_that_is_not_there_is_not_sought_elsewhere(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    message = refused(name, tmp_path, frames=1)
+    assert message == f"{name}: no such file or folder; check the path"
 
 
 def test_options_that_mean_nothing_to_a_source_are_refused(tmp_path):

@@ -87,3 +87,9 @@ def test_a_survey_says_everything(tmp_path):
         assert words in text
     shares = [float(line.split()[-1].rstrip("%")) for line in text.splitlines()[-16:]]
     assert math.isclose(sum(shares), 100, abs_tol=0.1)
+
+
+def test_lines_too_long_for_webp_are_measured_by_the_others(tmp_path):
+    long = open_packed(write(tmp_path / "a.npy", np.zeros((2, 3, 20_000, 1), np.uint8)))
+    assert "WebP" not in codec_bits(long) and "PNG" in codec_bits(long)
+    assert "WebP holds no more than 16,383 pixels a side" in survey(long)

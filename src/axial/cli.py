@@ -90,7 +90,7 @@ def data(
     from axial.pictures import check_preview, write_preview
 
     if preview:
-        check_preview(preview)
+        check_preview(preview, source)
     report = pack(source, out, reading, workers=workers, progress=True)
     print(report, file=sys.stderr)
     if preview:

@@ -16,6 +16,9 @@ Precision = Literal["float32", "bfloat16"]
 HoldOut = Literal["spread", "last"]
 _Config = TypeVar("_Config", "ModelConfig", "TrainConfig")
 
+MOST_VALUES = 1 << 16
+"""More than that many values no model tells apart."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:

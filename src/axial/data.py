@@ -21,14 +21,14 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from axial.config import DataShape
+from axial.config import MOST_VALUES, DataShape
 from axial.disk import flush, give_usual_mode
 from axial.errors import DataError
 
 FORMAT = 1
 """The newest layout of the description this version reads, and the one it writes."""
-MOST_VALUES = 1 << 16
-"""More than that many values no model tells apart."""
+MOST_CLASSES = 1 << 20
+"""What has more kinds than that is numbered by something else than its kind."""
 
 Array = NDArray[Any]
 
@@ -113,12 +113,40 @@ class Description:
             for name, least, most in (("values", 2, MOST_VALUES), ("count", 1, 1 << 62)):
                 if type(found[name]) is not int or not least <= found[name] <= most:
                     raise ValueError(f"{name} is {found[name]!r}")
-            return cls(**found)
+            description = cls(**found)
+            _check_kinds(description, _KINDS)
+            if description.labels:
+                _check_kinds(description.labels, _LABEL_KINDS)
+            return description
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise DataError(
                 f"{path}: is no description of a packed array ({reason}); `axial data` writes one"
             ) from error
+
+
+_KINDS = {
+    "source": str,
+    "version": str | None,
+    "split": str | None,
+    "axes": int,
+    "channels": int,
+    "dtype": str,
+    "sha256": str,
+    "skipped": int,
+    "notes": str,
+    "command": str,
+}
+_LABEL_KINDS = {"classes": int, "names": str | None, "sha256": str}
+
+
+def _check_kinds(about: Description | Labels, kinds: dict[str, Any]) -> None:
+    """Refuse a field, or an item of one, that is of another type."""
+    for name, kind in kinds.items():
+        value = getattr(about, name)
+        items = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(item, kind) and not isinstance(item, bool) for item in items):
+            raise ValueError(f"{name} is {value!r}")
 
 
 def description_path(path: Path | str) -> Path:
@@ -290,8 +318,8 @@ class PackedWriter:
         self._dtype = np.dtype(np.uint8)
 
     def __enter__(self) -> "PackedWriter":
-        self._check_place()
         with _one_line(self.path):
+            self._check_place()
             folders = (self.path.parent, *self.path.parent.parents)
             self._made = [folder for folder in folders if not folder.exists()]
             self.path.parent.mkdir(parents=True, exist_ok=True)

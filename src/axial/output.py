@@ -14,12 +14,14 @@ import numpy as np
 from PIL import Image
 
 from axial.config import DataShape
-from axial.data import Array, dtype_for
+from axial.data import Array, description_path, dtype_for
 from axial.disk import replacing, write_text
 from axial.errors import DataError
 from axial.pictures import sheet, write_sheet
 
 _MILLISECONDS = 120
+_LONGEST = {".gif": 65_535, ".mp4": 16_384}
+"""Pixels a side may have: two bytes in a GIF, x264's own limit in an MP4."""
 _KINDS = ".png (a sheet), .npy (an array), .gif or .mp4 (video), or a folder of PNGs"
 
 
@@ -52,6 +54,11 @@ class Output:
                 raise DataError(f"{path}: {path.parent} is no folder; name one that is there")
             if taken:
                 raise DataError(f"{path}: it, or what goes beside it, is there; name a new one")
+            if self.kind == ".npy" and description_path(path).exists():
+                raise DataError(
+                    f"{path}: {description_path(path).name} beside it describes a data set, for "
+                    f"which what is drawn must not pass; name a new one"
+                )
 
     def write(self, x: Array, about: dict[str, Any], shown: Shown | None = None) -> None:
         """Write examples (n, *axes, c), and how they came about beside them."""
@@ -111,8 +118,15 @@ class Output:
 
 def write_moving(path: Path, frames: Sequence[Array]) -> None:
     """Write pictures (h, w, 3) one after another as .gif or .mp4; both are lossy."""
+    kind = path.suffix.lower()
+    height, width = frames[0].shape[:2]
+    if max(height, width) > _LONGEST[kind]:
+        raise DataError(
+            f"{path}: {width:,} x {height:,} pixels are more than a {kind} holds; draw fewer, or "
+            f"use .npy"
+        )
     with errors_of(path), replacing(path) as scratch:
-        if path.suffix.lower() == ".gif":
+        if kind == ".gif":
             first, *others = [Image.fromarray(frame) for frame in frames]
             settings = {"save_all": True, "append_images": others, "loop": 0}
             first.save(scratch, format="GIF", duration=_MILLISECONDS, **settings)

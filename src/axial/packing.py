@@ -14,14 +14,14 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from axial.data import Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
+from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
 from axial.errors import DataError
 from axial.progress import counting
 from axial.sources.arrays import values_for
@@ -74,8 +74,8 @@ def pack(
     what the description calls the file, if it is to be moved there.
     """
     options = options or ReadOptions()
-    opened = open_source(source, options)
-    if Path(source).exists() and Path(out).exists() and Path(source).samefile(out):
+    opened = open_source(source, _as_packed(options) if is_packed(source) else options)
+    if _is_same_file(source, out):
         raise DataError(f"{out}: would replace the very file it is made from; use another --out")
     with PackedWriter(out) as writer:
         collector = _Collector(writer, opened, skip_bad=options.skip_bad)
@@ -113,6 +113,18 @@ def open_data(
             f"give other data"
         )
     return packed
+
+
+def _is_same_file(one: str | Path, other: str | Path) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:  # one of them is not there
+        return False
+
+
+def _as_packed(options: ReadOptions) -> ReadOptions:
+    """Options that read a packed array as its description has it, unless told otherwise."""
+    return options if options.channels_none else replace(options, channels_last=True)
 
 
 def command(
@@ -191,14 +203,20 @@ class _Collector:
                 f"{source.name}: holds the value {self.largest}, beyond --values {values}; "
                 f"use at least {self.largest + 1}"
             )
-        notes = list(source.notes)
         if source.official and count != source.official:
-            notes.append(f"{count:,} examples, but the official split has {source.official:,}")
+            source.notes.append(
+                f"{count:,} examples, but the official split has {source.official:,}"
+            )
         labels = self._all_labels()
         most = -1 if labels is None else int(labels.max())
         classes = source.classes or most + 1
         if most >= classes:
             raise DataError(f"{source.name}: holds the label {most}, but there are {classes}")
+        if classes > MOST_CLASSES:
+            raise DataError(
+                f"{source.name}: holds the label {most:,}, so that there were {classes:,} classes; "
+                f"number them from 0, up to {MOST_CLASSES:,} of them"
+            )
         self.writer.finish(
             labels,
             classes,
@@ -208,7 +226,7 @@ class _Collector:
             split=source.split,
             values=values,
             skipped=self.skipped,
-            notes=tuple(notes),
+            notes=tuple(source.notes),
             command=made_by,
         )
 

@@ -25,6 +25,8 @@ _KEPT = (255, 120, 0)
 _SMALLEST = 64
 _WIDEST = 1600
 _PAIRS = 4
+_PREVIEW_ELEMENTS = 1 << 24
+"""No more than a large screen shows."""
 _LINE = 8
 
 
@@ -80,16 +82,20 @@ def _put(path: Path | str, write: Callable[[Path], None]) -> None:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
-def check_preview(path: Path) -> None:
-    """Refuse, before any work is done, a place where no sheet can go."""
-    if path.suffix.lower() != ".png" or not path.parent.is_dir():
+def check_preview(path: Path, source: str | None = None) -> None:
+    """Refuse, before any work is done, a place where no sheet, or none of `source`, can go."""
+    if path.suffix.lower() != ".png" or not path.parent.is_dir() or path.is_dir():
         raise DataError(f"{path}: no place for a sheet; name a .png file in a folder that is there")
+    own = path.resolve()
+    if source and path.exists() and Path(source).resolve() in (own, *own.parents):
+        raise DataError(f"{path}: the sheet would replace a picture of the source; name a new one")
 
 
 def write_preview(path: Path | str, packed: Packed) -> None:
-    """The first examples of a packed array as a sheet: as many as fit one screen."""
+    """The first examples of a packed array as a sheet: as many as fit one screen, at least one."""
     slices = math.prod((*packed.shape.axes, 1, 1)[: max(0, len(packed.shape.axes) - 2)])
-    count = min(len(packed), 100 if slices == 1 else 12)
+    fit = max(1, _PREVIEW_ELEMENTS // math.prod(packed.row_shape))
+    count = min(len(packed), 100 if slices == 1 else 12, fit)
     write_sheet(path, packed.rows(range(count)), values=packed.shape.values)
 
 

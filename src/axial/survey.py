@@ -15,6 +15,8 @@ from axial.errors import DataError
 
 _SAMPLE = 256
 _BARS = 16
+_WEBP_LONGEST = 16_383
+"""Pixels a side of a WebP picture may have."""
 
 
 def survey_file(path: Path, other: Path | None = None) -> str:
@@ -93,13 +95,17 @@ def codec_bits(packed: Packed, sample: int = _SAMPLE) -> dict[str, float]:
     """Bits per dimension of lossless codecs on a sample, every picture a file with its header."""
     if packed.array.dtype != np.uint8 or len(packed.description.axes) < 2:
         return {}
+    encoders = picture_encoders()
+    if max(packed.row_shape[-3:-1]) > _WEBP_LONGEST:
+        del encoders["WebP"]
     count = min(sample, len(packed))
-    pictures = _pictures(packed.rows(np.linspace(0, len(packed) - 1, count).astype(np.int64)))
+    size = dict.fromkeys(encoders, 0)
+    for index in np.linspace(0, len(packed) - 1, count).astype(np.int64):
+        for picture in _pictures(packed.rows([index])):  # one at a time: they may be large
+            for name, encode in encoders.items():
+                size[name] += encode(picture)
     dimensions = count * int(np.prod(packed.row_shape))
-    return {
-        name: sum(8 * encode(picture) for picture in pictures) / dimensions
-        for name, encode in picture_encoders().items()
-    }
+    return {name: 8 * total / dimensions for name, total in size.items()}
 
 
 def picture_encoders() -> dict[str, Callable[[Array], int]]:
@@ -136,6 +142,8 @@ def _codecs(packed: Packed) -> str:
     if not found:
         return uniform
     texts = [f"{name} {bits:.3f}" for name, bits in found.items()]
+    if "WebP" not in found:
+        texts.append(f"WebP holds no more than {_WEBP_LONGEST:,} pixels a side")
     return ", ".join([uniform, *texts]) + f" (on {min(_SAMPLE, len(packed))} examples)"
 
 

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from axial.data import MOST_VALUES, Array, dtype_for
+from axial.config import MOST_VALUES
+from axial.data import Array, dtype_for
 from axial.errors import DataError
 from axial.sources.archives import DAMAGE, CutZip, open_maybe_gzip, open_zip
 from axial.sources.options import ReadOptions
@@ -155,6 +156,8 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         notes.append(f"the last axis was taken to be {kind}")
     if len(keys) > 1:
         notes.append(f"array {name!r} of {', '.join(keys)}")
+    if options.key and set(keys) & set(_LABEL_KEYS) - {name}:
+        notes.append(f"labels left out: --key takes {name!r} alone")
     return Source(
         name=path.stem,
         reader="array" if not name else f"array {name!r} of an .npz",
@@ -353,8 +356,11 @@ def _idx_labels(path: Path) -> Array:
             labels = np.frombuffer(read_up_to(stream, shape[0]), np.uint8)
         except BROKEN as error:
             raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
-    if len(labels) < shape[0]:
-        raise DataError(f"{path}: cut short at label {len(labels)} of {shape[0]}; fetch it again")
+        if len(labels) < shape[0]:
+            raise DataError(
+                f"{path}: cut short at label {len(labels)} of {shape[0]}; fetch it again"
+            )
+        _check_idx_end(stream, path, f"{shape[0]} labels")
     return labels
 
 
@@ -387,16 +393,20 @@ def _idx_records(
                     f"{start + whole} of {count}; fetch it again"
                 )
                 return
-        yield from _idx_end(stream, path, count)
+        try:
+            _check_idx_end(stream, path, f"{count} examples")
+        except DataError as error:
+            yield error
 
 
-def _idx_end(stream: BinaryIO, path: Path, count: int) -> Iterator[DataError]:
-    """What is wrong after the last example; gzip compares its checksum only there."""
+def _check_idx_end(stream: BinaryIO, path: Path, what: str) -> None:
+    """Refuse what goes on after the last element; gzip compares its checksum only there."""
     try:
-        if read_up_to(stream, 1):
-            yield DataError(f"{path}: holds more than the {count} examples it tells of; check it")
+        more = stream.read(1)
     except BROKEN as error:
-        yield DataError(f"{path}: damaged somewhere ({error}); fetch it again")
+        raise DataError(f"{path}: damaged somewhere ({error}); fetch it again") from error
+    if more:
+        raise DataError(f"{path}: holds more than the {what} it tells of; check it")
 
 
 def open_digits(options: ReadOptions) -> Source:

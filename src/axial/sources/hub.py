@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from axial.data import MOST_VALUES, dtype_for
+from axial.config import MOST_VALUES
+from axial.data import dtype_for
 from axial.errors import DataError
 from axial.sources.options import ReadOptions
 from axial.sources.pictures import OPTIONS, changes, decoder

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from axial.config import MOST_VALUES
 from axial.errors import DataError
 
 
@@ -41,6 +42,8 @@ class ClipOptions:
             value, least = getattr(self, name, None), 2 if name == "values" else 1
             if value is not None and value < least:
                 raise DataError(f"--{name} is {value}: use at least {least}")
+        if self.values is not None and self.values > MOST_VALUES:
+            raise DataError(f"--values is {self.values}: a model tells at most {MOST_VALUES} apart")
         if self.channels_last and self.channels_none:
             raise DataError("--channels-last and --channels-none exclude each other: give one")
         if self.patches and not self.size:

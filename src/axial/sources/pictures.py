@@ -3,8 +3,10 @@
 import functools
 import io
 import os
+import re
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO, Literal
 
@@ -25,15 +27,16 @@ _GREY, _COLOUR = ("1", "L"), ("RGB", "P")
 
 def open_folder(path: Path, options: ReadOptions) -> Source:
     """A folder of pictures, in subfolders or not; one named after a split is that split."""
-    splits = sorted(e.name for e in path.iterdir() if e.name in SPLITS and e.is_dir())
+    splits = split_folders(path)
     split = choose_split(options.split, splits, path) if splits else options.split
     folder = path / split if splits and split else path
-    files, ignored = _picture_files(folder)
+    files, ignored = files_below(folder, is_picture_name)
     if not files:
         raise DataError(f"{folder}: holds no pictures; give a folder with some in it")
-    others = [_picture_files(path / other)[0] for other in splits if other != split]
+    others = [files_below(path / other, is_picture_name)[0] for other in splits if other != split]
     names = _label_names(files, others)
-    notes = [f"{ignored} other files ignored"] if ignored else []
+    if splits:
+        ignored += beside_splits(files_below(path, is_picture_name)[0], splits)
     return Source(
         name=path.resolve().name,
         reader="folder of pictures" + (", labels from subfolders" if names else ""),
@@ -45,8 +48,23 @@ def open_folder(path: Path, options: ReadOptions) -> Source:
         records=_file_records(folder, files, names),
         decode=decoder(options),
         takes=OPTIONS,
-        notes=notes + changes(options),
+        notes=notes_on(ignored) + changes(options),
     )
+
+
+def split_folders(path: Path) -> list[str]:
+    """Names of the folders in a folder that are called as splits are."""
+    return sorted(e.name for e in path.iterdir() if e.name in SPLITS and e.is_dir())
+
+
+def beside_splits(names: Iterable[str], splits: Sequence[str]) -> int:
+    """How many files, by their paths with / between the parts, lie in none of the splits."""
+    return sum(name.split("/", 1)[0] not in splits for name in names)
+
+
+def notes_on(ignored: int) -> list[str]:
+    """What is said of files that were passed over."""
+    return [f"{ignored} other files ignored"] if ignored else []
 
 
 def open_picture(path: Path, options: ReadOptions) -> Source:
@@ -64,17 +82,42 @@ def open_picture(path: Path, options: ReadOptions) -> Source:
 
 
 def open_tar(path: Path, options: ReadOptions) -> Source:
-    """A tar of pictures, read in the order of its entries."""
+    """A tar of pictures, read in the order of its entries; a folder named after a split is it."""
+    found = _tops(path)
+    splits = sorted(found.keys() & set(SPLITS))
+    split = choose_split(options.split, splits, path) if splits else options.split
+    inside = f"{split}/" if splits else ""
     return Source(
         name=path.name.split(".")[0],
         reader="tar of pictures",
-        split=options.split,
+        split=split,
         values=256,
-        records=tar_records(path),
+        records=tar_records(path, inside),
         decode=decoder(options),
         takes=OPTIONS,
-        notes=changes(options),
+        notes=notes_on(found.total() - sum(found[s] for s in splits) if splits else 0)
+        + changes(options),
     )
+
+
+def _tops(path: Path) -> Counter[str]:
+    """How many pictures lie in each of the first folders of a tar, in none of them under ''."""
+    found: Counter[str] = Counter()
+
+    def count(name: str) -> bool:
+        if is_picture_name(name):
+            folder, slash, _ = _plain(name).partition("/")
+            found[folder if slash else ""] += 1
+        return False
+
+    for _ in tar_entries(path, count):
+        pass  # what is wrong with an entry is told when it is read
+    return found
+
+
+def _plain(name: str) -> str:
+    """The name of an entry of a tar without the ./ it may begin with."""
+    return str(PurePosixPath(name))
 
 
 def changes(options: ReadOptions) -> list[str]:
@@ -85,9 +128,13 @@ def changes(options: ReadOptions) -> list[str]:
     return notes
 
 
-def tar_records(path: Path) -> Iterator[Record | DataError]:
-    """The pictures of a tar, in its order."""
-    for entry in tar_entries(path, is_picture_name):
+def tar_records(path: Path, inside: str = "") -> Iterator[Record | DataError]:
+    """The pictures of a tar whose names begin with `inside`, in its order."""
+
+    def wanted(name: str) -> bool:
+        return is_picture_name(name) and _plain(name).startswith(inside)
+
+    for entry in tar_entries(path, wanted):
         yield Record(entry.where, entry.data) if isinstance(entry, Entry) else entry
 
 
@@ -105,13 +152,23 @@ def is_hidden(path: PurePath) -> bool:
 @functools.cache
 def _suffixes() -> frozenset[str]:
     videos = {".mpg", ".mpeg"}  # Pillow names a stub for these that can read nothing
-    return frozenset(Image.registered_extensions()) - videos - {".pdf", ".h5", ".hdf"}
+    return (
+        frozenset(Image.registered_extensions()) - videos - {".pdf", ".h5", ".hdf", ".ps", ".eps"}
+    )
 
 
-def _picture_files(folder: Path) -> tuple[list[str], int]:
+@functools.cache
+def readable_formats() -> tuple[str, ...]:
+    """What Pillow reads by itself; for EPS it would start Ghostscript, which runs programs."""
+    Image.init()
+    return tuple(name for name in Image.OPEN if name != "EPS")
+
+
+def files_below(folder: Path, wanted: Callable[[str], bool]) -> tuple[list[str], int]:
     """Paths below a folder, sorted, with / between their parts; and how many others there are.
 
-    A link to nothing is listed, so that it is noticed; pipes and devices are not, for they hang.
+    A link to nothing is listed, so that it is noticed; pipes and devices are not, for they hang,
+    and a linked folder, which may lead round in circles, counts as one of the others.
     """
     found, ignored, below = [], 0, [""]
     while below:
@@ -120,9 +177,9 @@ def _picture_files(folder: Path) -> tuple[list[str], int]:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
-                    below += [] if entry.is_symlink() else [f"{within}{entry.name}/"]
-                elif is_picture_name(entry.name) and (entry.is_file() or _leads_nowhere(entry)):
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(f"{within}{entry.name}/")
+                elif wanted(entry.name) and (entry.is_file() or _leads_nowhere(entry)):
                     found.append(within + entry.name)
                 else:
                     ignored += 1
@@ -171,7 +228,7 @@ class Decoder:
         with stream, warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             try:
-                with Image.open(stream) as image:
+                with Image.open(stream, formats=readable_formats()) as image:
                     return self._examples(image, record.where)
             except DataError:
                 raise
@@ -194,23 +251,33 @@ class Decoder:
             raise DataError(
                 f"{where}: holds fractions, which no conversion keeps; round it to 8 bits first"
             )
-        image = self._upright(image) if self.convert else _exact(image, where)
+        image = self._upright(image, where) if self.convert else _exact(image, where)
         if self.size and not self.patches:
             image = shrink(image, self.size, where)
         x = np.asarray(image)
         x = x[None, :, :, None] if x.ndim == 2 else x[None]
         return _patches(x[0], self.size, where) if self.patches and self.size else x
 
-    def _upright(self, image: Image.Image) -> Image.Image:
+    def _upright(self, image: Image.Image, where: str) -> Image.Image:
         """Convert anything to 8-bit colour or grey, transparent parts on white."""
         image = _turned(image)  # first: what follows forgets how the camera was held
         if image.mode.startswith("I"):
-            scaled = np.asarray(image).astype(np.int64) >> 8
-            image = Image.fromarray(scaled.clip(0, 255).astype(np.uint8))
+            values = np.asarray(image).astype(np.int64)
+            if values.min() < 0 or values.max() > 65_535:
+                raise DataError(
+                    f"{where}: holds values from {values.min()} to {values.max()}, beyond 16 bits; "
+                    f"round it to 8 bits first"
+                )
+            image = Image.fromarray((values >> 8).astype(np.uint8))
         if image.has_transparency_data:
-            over = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
+            image = on_white(image)
         return image.convert("RGB").convert("L") if self.convert == "grey" else image.convert("RGB")
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """A picture with its transparent parts on white."""
+    over = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", over.size, "white"), over).convert("RGB")
 
 
 def shrink(image: Image.Image, size: int, where: str) -> Image.Image:
@@ -247,13 +314,13 @@ def _exact(image: Image.Image, where: str) -> Image.Image:
         raise DataError(f"{where}: counts to {largest}, not 255; --convert rgb or grey rescales it")
     image = _turned(image)
     if image.has_transparency_data:
-        image = _opaque(image, where)
+        image = opaque(image, where)
     if image.mode not in _GREY + _COLOUR:
         raise DataError(f"{where}: is {image.mode}, not RGB or grey; use --convert rgb or grey")
     return image.convert("L" if image.mode in _GREY else "RGB")
 
 
-def _opaque(image: Image.Image, where: str) -> Image.Image:
+def opaque(image: Image.Image, where: str) -> Image.Image:
     """The picture without an alpha channel that hides nothing; one that does is refused."""
     alpha = image.convert("RGBA").getchannel("A")
     if alpha.getextrema()[0] != 255:
@@ -266,9 +333,32 @@ def _opaque(image: Image.Image, where: str) -> Image.Image:
 
 def _has_16_bits(image: Image.Image) -> bool:
     """Whether Pillow would drop the lower half of each sample, which it does without a word."""
-    if not isinstance(image, ImageFile.ImageFile) or image.format not in ("PNG", "TIFF", "SGI"):
+    if not isinstance(image, ImageFile.ImageFile):
+        return False
+    if image.format in ("JPEG2000", "AVIF"):
+        return _is_deep(_head(image))
+    if image.format not in ("PNG", "TIFF", "SGI"):
         return False
     return any(tile.codec_name == "SGI16" or "16" in _raw_mode(tile.args) for tile in image.tile)
+
+
+def _is_deep(head: bytes) -> bool:
+    """Whether the headers of a JPEG 2000 or AVIF tell of more than 8 bits a sample."""
+    if found := re.search(rb"\xff\x4f\xff\x51.{36}(..)", head, re.DOTALL):
+        depths = head[found.end() :: 3][: int.from_bytes(found[1])]
+        return any((depth & 0x7F) + 1 > 8 for depth in depths)
+    found = re.search(rb"av1C..(.)", head, re.DOTALL)
+    return found is not None and bool(found[1][0] & 0x40)
+
+
+def _head(image: ImageFile.ImageFile) -> bytes:
+    """The first bytes of a picture's file, which is left where it was."""
+    assert image.fp is not None  # it is open until the picture is loaded
+    place = image.fp.tell()
+    image.fp.seek(0)
+    head = image.fp.read(1 << 16)
+    image.fp.seek(place)
+    return head
 
 
 def _raw_mode(args: object) -> str:

@@ -63,8 +63,9 @@ def _open(what: str | Path, options: ReadOptions) -> Source:
 
 
 def _looks_like_a_file(name: str) -> bool:
-    endings = {".npy", ".npz", ".tar", ".gz", ".tgz", ".zip", ".bin", ".png", ".jpg", ".json"}
-    return PurePosixPath(name).suffix in endings | video.SUFFIXES | set(bair.SUFFIXES)
+    endings = {".npy", ".npz", ".tar", ".gz", ".tgz", ".zip", ".bin", ".json"}
+    known = PurePosixPath(name).suffix.lower() in endings | video.SUFFIXES | set(bair.SUFFIXES)
+    return known or pictures.is_picture_name(name)
 
 
 def _folder(path: Path, options: ReadOptions) -> _Opener:
@@ -83,8 +84,10 @@ def _folder(path: Path, options: ReadOptions) -> _Opener:
         return bair.open_bair
     if hub.is_local(path):
         return lambda path, options: hub.open_hub(str(path), options)
-    videos = [file for file in video.find_videos(path) if options.frames or file.suffix != ".gif"]
-    return video.open_video if videos else pictures.open_folder
+    kinds = {file.suffix.lower() for file in video.find_videos(path)}
+    if not options.frames:
+        kinds.discard(".gif")
+    return video.open_video if kinds else pictures.open_folder
 
 
 def _file(path: Path) -> _Opener:
@@ -168,7 +171,7 @@ def _picture_or_video(path: Path) -> _Opener:
     if path.suffix.lower() in video.SUFFIXES:
         return video.open_video
     try:
-        with Image.open(path):
+        with Image.open(path, formats=pictures.readable_formats()):
             return pictures.open_picture
     except Exception as error:  # Pillow's plugins each fail in their own way
         if pictures.is_picture_name(path.name):

@@ -3,19 +3,42 @@
 import functools
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from axial.errors import DataError
 from axial.sources.options import ReadOptions
-from axial.sources.pictures import changes, is_hidden, shrink
-from axial.sources.record import Record, Source, natural
+from axial.sources.pictures import (
+    beside_splits,
+    changes,
+    files_below,
+    notes_on,
+    on_white,
+    opaque,
+    shrink,
+    split_folders,
+)
+from axial.sources.record import Record, Source, choose_split, natural
 
 if TYPE_CHECKING:
     from av.container import InputContainer
 
+_TICKS = 1_000_000
+"""In which FFmpeg counts the duration of a file, in a second."""
+_SLACK = 0.5
+"""Seconds by which a whole file may end before the time it tells of."""
+_TURNS = {
+    90: Image.Transpose.ROTATE_90,
+    -90: Image.Transpose.ROTATE_270,
+    180: Image.Transpose.ROTATE_180,
+    -180: Image.Transpose.ROTATE_180,
+}
+"""By the degrees, counterclockwise, that a video asks to be turned."""
+_TS_PACKETS = (188, 192, 204)
+"""Bytes of a packet of an MPEG transport stream, which tells of no duration."""
 SUFFIXES = frozenset(
     {
         ".mp4",
@@ -43,24 +66,33 @@ def find_videos(path: Path) -> list[Path]:
     """Video files at or below a path, by their endings, in order."""
     if path.is_file():
         return [path]
-    found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    found = (p for p in found if not is_hidden(p.relative_to(path)))
+    found = (path / name for name in files_below(path, _is_video_name)[0])
     return sorted(found, key=lambda p: [natural(part) for part in p.parts])
+
+
+def _is_video_name(name: str) -> bool:
+    return PurePath(name).suffix.lower() in SUFFIXES
 
 
 def open_video(path: Path, options: ReadOptions) -> Source:
     """Clips of --frames consecutive frames; what is left at the end of a video is dropped."""
     if not options.frames:
         raise DataError(f"{path}: is video; say how many frames a clip has by --frames")
-    files = find_videos(path)
+    splits = split_folders(path) if path.is_dir() else []
+    split = choose_split(options.split, splits, path) if splits else options.split
+    files = find_videos(path / split if splits and split else path)
+    if not files:
+        raise DataError(f"{path}: holds no videos of the split {split}; choose another by --split")
+    beside = [p.relative_to(path).as_posix() for p in find_videos(path)] if splits else []
     return Source(
         name=path.resolve().stem,
         reader="video" if path.is_file() else f"folder of {len(files)} videos",
-        split=options.split,
+        split=split,
         values=256,
         records=_records(files, options),
         notes=[
             f"clips of {options.frames} consecutive frames; the last few of a video dropped",
+            *notes_on(beside_splits(beside, splits)),
             *changes(options),
         ],
         takes=frozenset({"frames", "size", "convert"}),
@@ -97,7 +129,9 @@ def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
     try:
         with av.open(str(path)) as container:
             for frame in _pictures(path, container):
-                image = frame.to_image()  # RGB
+                if frame.is_corrupt:
+                    raise _damaged(path, number, "it is marked as corrupt")
+                image = _image(frame, options, f"{path}: frame {number}")
                 first = first or image.size
                 if image.size != first:
                     raise DataError(
@@ -112,18 +146,63 @@ def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
                 yield x if x.ndim == 3 else x[..., None]
                 number += 1
     except (av.error.FFmpegError, OSError) as error:
+        raise _damaged(path, number, error.strerror or error) from error
+
+
+def _image(frame: Any, options: ReadOptions, where: str) -> Image.Image:
+    """A frame as RGB with 8 bits, turned the way its camera was held."""
+    parts = frame.format.components
+    if max(part.bits for part in parts) > 8 and not options.convert:
         raise DataError(
-            f"{path}: cannot be decoded at frame {number} ({error.strerror or error}); fetch it "
-            f"again, or go on without it by --skip-bad"
-        ) from error
+            f"{where}: has more than 8 bits a channel; --convert rgb or grey keeps the upper 8"
+        )
+    if any(part.is_alpha for part in parts):
+        image = Image.fromarray(frame.to_ndarray(format="rgba"))
+        image = on_white(image) if options.convert else opaque(image, where)
+    else:
+        image = frame.to_image()
+    turn = _TURNS.get(frame.rotation)
+    return image if turn is None else image.transpose(turn)
+
+
+def _damaged(path: Path, number: int, reason: object) -> DataError:
+    return DataError(
+        f"{path}: cannot be decoded at frame {number} ({reason}); fetch it again, or go on without "
+        f"it by --skip-bad"
+    )
 
 
 def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
+    """The frames of the first video stream; a file cut short is an error after the last."""
     if not container.streams.video:
         raise DataError(f"{path}: holds no video, only {_kinds(container)}; use another file")
     stream = container.streams.video[0]
     stream.thread_type = "SLICE"  # with one thread a frame, closing hangs after damage
-    return container.decode(stream)
+    stream.codec_context.options = {"err_detect": "explode"}  # else damage is painted over
+    number, reached = 0, 0.0
+    for packet in container.demux():  # sound too: a file may go on after its last picture
+        if packet.pts is not None and packet.time_base is not None:
+            reached = max(reached, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        if packet.stream is stream:
+            for frame in packet.decode():
+                yield frame
+                number += 1
+    _check_end(path, container, number, reached)
+
+
+def _check_end(path: Path, container: "InputContainer", number: int, reached: float) -> None:
+    """Refuse a file that ends, in seconds, well before the time that it tells of."""
+    stream = container.streams.video[0]
+    if container.format.name == "mpegts" and all(path.stat().st_size % n for n in _TS_PACKETS):
+        raise _damaged(path, number, "it ends within a packet")
+    if container.duration is None:
+        if number < stream.frames:
+            raise _damaged(path, number, f"it tells of {stream.frames}")
+        return
+    end = (container.duration + (container.start_time or 0)) / _TICKS
+    slack = max(_SLACK, 2 / float(stream.average_rate or 1))
+    if reached + slack < end:
+        raise _damaged(path, number, f"it ends after {reached:.1f} of {end:.1f} seconds")
 
 
 def _kinds(container: "InputContainer") -> str:
