@@ -380,9 +380,9 @@ def test_an_interrupt_in_the_midst_of_an_archive_leaves_nothing(tmp_path):
     out = tmp_path / "out"
     arguments = [sys.executable, "-m", "axial", "data", str(path), "--out", str(out / "a.npy")]
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not out.exists():
+    begun = lambda: out.exists() and any(part.stat().st_size for part in out.iterdir())  # noqa: E731
+    while process.poll() is None and not begun():  # the workers are up then
         time.sleep(0.01)
-    time.sleep(0.2)
     process.send_signal(2)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and errors == ""
