@@ -148,3 +148,17 @@ def pictures(tmp_path_factory):
         np.savez(folder / f"{split}.npz", x=x, y=number % 10)
         pack(folder / f"{split}.npz", folder / f"{split}.npy", workers=1)
     return folder
+
+
+BUDGET = 1 << 24
+BULKY = [
+    config((8, 8), channels=100, values=2, width=8),
+    config((8, 8), channels=3, values=16, width=64, heads=4, mlp_ratio=4),
+]
+"""Models whose memory goes into planes, and into activations."""
+
+
+def takes_its_budget(run):
+    """Whether a call takes about as much memory as it was allowed."""
+    peak = load_script("benchmarks/attention_cost.py").peak_bytes(run, "cpu")
+    return 0.2 * BUDGET < peak < 1.5 * BUDGET

@@ -3,12 +3,14 @@ import math
 import pytest
 import torch
 from conftest import (
+    BUDGET,
+    BULKY,
     ENUMERABLE,
     VARIANTS,
     config,
     every_image,
-    load_script,
     random_input,
+    takes_its_budget,
     tiny_model,
 )
 
@@ -92,19 +94,15 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
 
 
 def test_the_estimate_of_memory_is_what_scoring_takes(monkeypatch):
-    peak_bytes = load_script("benchmarks/attention_cost.py").peak_bytes
-    many = config((8, 8), channels=100, values=2, width=8)
-    wide = config((8, 8), channels=3, values=16, width=64, heads=4, mlp_ratio=4)
     logits = config((8, 8), values=1000, width=8)
-    budget = 1 << 24
-    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", budget)
-    for found in (many, wide, logits):
+    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", BUDGET)
+    for found in (*BULKY, logits):
         model = tiny_model(found, dtype=torch.float32)
         planes = axial.likelihood.planes_at_once(found)
         examples = -(-planes // found.channels) + 1
         x, _, _ = random_input(found, examples)
         assert planes > 1
-        assert 0.2 * budget < peak_bytes(lambda m=model, x=x: bits(m, x), "cpu") < 1.5 * budget
+        assert takes_its_budget(lambda m=model, x=x: bits(m, x))
 
 
 def test_lower_precision_is_still_a_distribution_and_close():

@@ -1,12 +1,14 @@
 import pytest
 import torch
 from conftest import (
+    BUDGET,
+    BULKY,
     ENUMERABLE,
     VARIANTS,
     config,
     every_image,
-    load_script,
     random_input,
+    takes_its_budget,
     tiny_model,
 )
 
@@ -167,20 +169,15 @@ def test_noise_that_forbids_a_value_does_so_at_every_temperature(temperature):
 
 
 def test_the_estimate_of_memory_is_what_drawing_takes(monkeypatch):
-    peak_bytes = load_script("benchmarks/attention_cost.py").peak_bytes
-    many = config((8, 8), channels=100, values=2, width=8)
-    wide = config((8, 8), channels=3, values=16, width=64, heads=4, mlp_ratio=4)
     noise = config((2, 8), values=4000, width=8)
-    budget = 1 << 24
-    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", budget)
-    for found in (many, wide, noise):
+    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", BUDGET)
+    for found in (*BULKY, noise):
         model = tiny_model(found, dtype=torch.float32)
         count = axial.sample.draws_at_once(model)
         assert count > 1
         known = torch.zeros(count, *found.axes, found.channels, dtype=torch.long)
         known[:, -1, :, -1] = -1
-        drawing = lambda m=model, k=known: draw(m, len(k), given=k)  # noqa: E731
-        assert 0.2 * budget < peak_bytes(drawing, "cpu") < 1.5 * budget
+        assert takes_its_budget(lambda m=model, k=known: draw(m, len(k), given=k))
 
 
 def test_temperature_zero_is_argmax_whatever_the_seed():
