@@ -200,29 +200,51 @@ def unfinished(run: Path) -> str:
 
 
 def draw_curves(path: Path, runs: list[Path]) -> None:
-    """Bits/dim on the images scored along the way over the minutes, a line for each run."""
+    """Bits/dim on the images scored along the way over the minutes, a panel for each time given."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    panel = figure.add_subplot()
-    settled = []
-    for number, run in enumerate(runs):
-        about, *rest = log_of(run)
-        looks = [(r["seconds"] / 60, r["validation"]) for r in rest if "validation" in r]
-        minutes = about["seconds_allowed"] / 60
-        planned = "" if "steps" in about["tried"] else f", {minutes:.1f} minutes"
-        panel.plot(
-            [at for at, _ in looks],
-            [bits for _, bits in looks],
-            label=f"{_name(about)}{planned}, seed {about['seed']}",
-            linestyle=("-", "--", ":")[number // 10 % 3],
-            marker=".",
-        )
-        settled += [bits for _, bits in looks[len(looks) // 4 :]]
-    if settled:  # the first looks would flatten all the rest
-        panel.set_ylim(min(settled) - 0.02, max(settled) + 0.02)
-    title = f"averaged weights on the first {LOOKED_AT:,} held-out images"
-    panel.set(xlabel="minutes", ylabel="bits/dim", title=title)
-    panel.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize=7)
+    curves = sorted((Curve(run) for run in runs), key=lambda curve: curve.order)
+    panels = [list(group) for _, group in groupby(curves, lambda curve: curve.seconds)]
+    figure = Figure(figsize=(2 + 5.5 * len(panels), 6), layout="constrained")
+    figure.suptitle(f"Averaged weights on the first {LOOKED_AT:,} held-out images")
+    spaces = figure.subplots(1, len(panels), squeeze=False)[0]
+    for space, group in zip(spaces, panels, strict=True):
+        colours = colormaps["turbo"].resampled(len(group) + 2)
+        for number, curve in enumerate(group, 1):
+            marker = ("o", "s", "^")[number % 3]
+            space.plot(
+                *curve.looks, color=colours(number), marker=marker, markersize=3, label=curve.label
+            )
+        settled = [bits for curve in group for bits in curve.settled]
+        if settled:  # the first looks would flatten all the rest
+            space.set_ylim(min(settled) - 0.02, max(settled) + 0.02)
+        title = f"at most {group[0].seconds / 60:.1f} minutes"
+        space.set(xlabel="minutes", ylabel="bits/dim", title=title)
+        space.grid(alpha=0.3)
+        space.legend(fontsize=7)
     figure.savefig(path, dpi=120)
+
+
+class Curve:
+    """What a run's log says of its way."""
+
+    def __init__(self, run: Path) -> None:
+        about, *rest = log_of(run)
+        scored = [record for record in rest if "validation" in record]
+        self.seconds: float = about["seconds_allowed"]
+        self.label = f"{_name(about)}, seed {about['seed']}"
+        self.looks = (
+            [record["seconds"] / 60 for record in scored],
+            [record["validation"] for record in scored],
+        )
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """By time given, and the worst first in each, as they lie in the picture."""
+        return self.seconds, -self.looks[1][-1] if self.looks[1] else 0.0
+
+    @property
+    def settled(self) -> list[float]:
+        """What was found after the steep beginning."""
+        return self.looks[1][len(self.looks[1]) // 4 :]
