@@ -230,6 +230,16 @@ def test_a_model_with_classes_refuses_data_without_labels(packed_for):
         evaluate(tiny_model(VARIANTS["2d-labels"]), packed_for(config((3, 4), channels=2)))
 
 
+def test_an_array_under_another_ones_description_is_not_scored(packed_for, tmp_path):
+    found = config((3, 4), channels=2)
+    packed, other = packed_for(found), packed_for(found, name="other.npy")
+    np.save(other.path, np.roll(packed.array, 1, 0))
+    model = tiny_model(found)
+    with pytest.raises(DataError, match="is not the array its description names"):
+        evaluate(model, open_packed(other.path), subset=[0])
+    assert math.isfinite(evaluate(model, packed).bits_per_dim)
+
+
 class PulledError(Exception):
     """The plug."""
 

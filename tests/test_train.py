@@ -373,6 +373,18 @@ def test_a_resume_with_other_settings_or_other_data_is_refused(tmp_path, alone):
     main(["train", "--resume", str(alone), "--data", str(same), "--width", "16"])
 
 
+def test_elements_changed_under_their_description_are_refused(tmp_path):
+    data, out = tmp_path / "data.npy", tmp_path / "run"
+    pack("digits", data)
+    main(["train", "digits", "--out", str(out), "--data", str(data), *COMMON])
+    x = np.load(data)
+    x[-1, 0, 0, 0] ^= 1
+    np.save(data, x)
+    for start in (["--resume", out], ["digits", "--out", tmp_path / "new", "--data", data]):
+        assert "is not the array its description names" in fails("train", *start)
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
     before = sorted(path.name for path in alone.rglob("*"))
     assert "holds a run already; `axial train --resume" in fails(

@@ -68,6 +68,7 @@ def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
         scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=beside))
         try:
             packed = _open(plan, scratch, out)
+            packed.check()  # what run.json says of the data is true of what is trained on
             model, packed, start = _model(plan, packed)
             plan.training.held_out(len(packed))
             write_run(scratch, _about(plan, packed, model, start, scratch))
@@ -103,7 +104,9 @@ def resume(folder: Path, asked: "Asked", ranks: Ranks) -> tuple[Run, Packed]:
     """Open a run to go on with it, as it was started."""
     run = Run(folder)
     _check_same(run, asked, ranks)
-    return run, open_again(run, asked.data)
+    packed = open_again(run, asked.data)
+    packed.check()
+    return run, packed
 
 
 def open_again(run: Run, data: str | None = None) -> Packed:

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -211,19 +211,30 @@ class Packed:
         out[:] = np.moveaxis(clips, 1, -2).reshape(out.shape)
         return out
 
-    def check_hash(self, found: str) -> None:
-        """Refuse the array if its hash, found by reading all of it, is not the one described."""
-        if found != self.description.sha256:
+    def checked(self) -> Iterator[Array]:
+        """All examples as they are stored, some megabytes at a time.
+
+        Where the last of them ends, the array is refused if it is not the one described.
+        """
+        digest = hashlib.sha256()
+        size = int(np.prod(self.array.shape[1:])) * self.array.itemsize
+        step = max(1, (8 << 20) // size)
+        for start in range(0, len(self), step):
+            index = np.arange(start, min(start + step, len(self)))
+            rows = np.empty((len(index), *self.array.shape[1:]), self.array.dtype)
+            self._read(index, rows)
+            digest.update(rows.data.cast("B"))
+            yield rows
+        if (found := digest.hexdigest()) != self.description.sha256:
             raise DataError(
                 f"{self.path}: is not the array its description names (sha256 {found[:8]}..., "
                 f"not {self.description.sha256[:8]}...); pack it again"
             )
 
-    @property
-    def chunk(self) -> int:
-        """Examples that take about 8 MB: how much to look at at once."""
-        size = int(np.prod(self.row_shape)) * self.array.itemsize
-        return max(1, (8 << 20) // size)
+    def check(self) -> None:
+        """Read all of it, a second or so per gigabyte, and refuse another array's elements."""
+        for _ in self.checked():
+            pass
 
     def _read(self, indices: NDArray[np.int64], out: Array) -> None:
         """Fill `out`, neighbours in the file in one go."""
@@ -272,7 +283,7 @@ class Packed:
 def open_packed(path: Path | str, *, stack_frames: bool = False) -> Packed:
     """Open what `axial data` wrote; time folded into the channels with `stack_frames`.
 
-    Sizes, types and labels are checked here, the hash of the elements by `survey`.
+    Sizes, types and labels are checked here, the hash of the elements by `Packed.check`.
     """
     try:
         return Packed(path, stack_frames=stack_frames)

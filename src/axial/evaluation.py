@@ -135,14 +135,16 @@ def evaluate(
     Every rank calls this and gets the same result. `batch` counts examples on all ranks; as
     many as memory allows unless told. `resume` names a file that keeps what is done, and from
     which an interrupted call goes on; whoever has put the result in safety removes it.
-    `progress` is told how many examples are done. `identify` hashes the weights, which costs a
-    second per gigabyte. Kept in memory are 8 bytes for each example, times its channels and
-    steps of axis 0.
+    `progress` is told how many examples are done. `identify` hashes the weights and holds the
+    data to its own hash, which costs a second or so per gigabyte. Kept in memory are 8 bytes for
+    each example, times its channels and steps of axis 0.
     """
     packed = as_modelled(packed, model.config)
     ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
     index = np.arange(len(packed)) if subset is None else np.asarray(subset, np.int64)
     mark = fingerprint(model) if identify or resume else None
+    if identify:
+        packed.check()
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     computed = dtype if precision == "float32" else precision
     work = _Work(packed, index, model.config, ranks, batch)

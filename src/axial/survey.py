@@ -56,17 +56,13 @@ def survey(packed: Packed, other: Packed | None = None) -> str:
 
 def value_counts(packed: Packed) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """How often each value occurs, and the mean of each channel; the hash is checked on the way."""
-    digest = hashlib.sha256()
     counts = np.zeros(packed.shape.values, np.int64)
     sums = np.zeros(packed.description.channels)
-    for start in range(0, len(packed), packed.chunk):
-        rows = packed.rows(range(start, min(start + packed.chunk, len(packed))))
-        digest.update(rows.data.cast("B"))
+    for rows in packed.checked():
         if int(rows.max()) >= len(counts):
             raise DataError(f"{packed.path}: holds {rows.max()}, beyond its {len(counts)} values")
         counts += np.bincount(rows.reshape(-1), minlength=len(counts))
         sums += rows.reshape(-1, rows.shape[-1]).sum(axis=0, dtype=np.float64)
-    packed.check_hash(digest.hexdigest())
     return counts, sums / (counts.sum() / len(sums))
 
 
@@ -83,12 +79,9 @@ def duplicates(packed: Packed, other: Packed) -> tuple[int, int]:
 
 def _hashes(packed: Packed) -> Array:
     """16 bytes for each example: with a billion of them, two that collide are not to be found."""
-    found = np.empty(len(packed), "S32")
-    for start in range(0, len(packed), packed.chunk):
-        rows = packed.rows(range(start, min(start + packed.chunk, len(packed))))
-        for i, row in enumerate(rows):
-            found[start + i] = hashlib.blake2b(row.tobytes(), digest_size=16).hexdigest()
-    return found
+    examples = (row for rows in packed.checked() for row in rows)
+    marks = (hashlib.blake2b(row.tobytes(), digest_size=16).hexdigest() for row in examples)
+    return np.fromiter(marks, "S32", len(packed))
 
 
 def codec_bits(packed: Packed, sample: int = _SAMPLE) -> dict[str, float]:
