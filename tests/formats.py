@@ -181,16 +181,17 @@ def video(path, frames, codec="ffv1", pix_fmt="bgr0", rate=8):
     return path
 
 
-def packed(source, tmp_path, **options):
+def packed(source, tmp_path, *, workers=None, **options):
     """The array a source gives, read back from the file it was packed into."""
-    return pack(source, tmp_path / "out" / "packed.npy", ReadOptions(**options)).packed
+    out = tmp_path / "out" / "packed.npy"
+    return pack(source, out, ReadOptions(**options), workers=workers).packed
 
 
-def refused(source, tmp_path, **options):
+def refused(source, tmp_path, *, workers=None, **options):
     """The one line with which a source is refused; nothing may be left behind."""
     out = tmp_path / "refused"
     with pytest.raises(DataError) as caught:
-        pack(source, out / "packed.npy", ReadOptions(**options))
-    assert "\n" not in str(caught.value)
+        pack(source, out / "packed.npy", ReadOptions(**options), workers=workers)
+    assert str(caught.value).isprintable()
     assert not out.exists()
     return str(caught.value)
