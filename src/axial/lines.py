@@ -74,7 +74,7 @@ def choose(
 
 
 class Step:
-    """One step of an outer level on a CPU: its masked axis in the caches, its faster axes there."""
+    """One step of an outer level on a CPU: its masked axis in the caches, its faster ones there."""
 
     def __init__(self, decoder: Blocks, caches: list[LineCache | None]) -> None:
         self.caches = caches
