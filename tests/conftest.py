@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_runs import COMMON
 
 from axial import AxialTransformer, ModelConfig, pack, save
+from axial.cli import main
 
 torch.set_num_threads(1)
 
@@ -147,6 +149,22 @@ def pictures(tmp_path_factory):
         x[:, 0, 0, 0], x[:, 0, 0, 1] = number % 256, number // 256
         np.savez(folder / f"{split}.npz", x=x, y=number % 10)
         pack(folder / f"{split}.npz", folder / f"{split}.npy", workers=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory):
+    """A run of sixty steps without interruption, dropout on."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    main(["train", "digits", "--out", str(folder), *COMMON])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def exact(tmp_path_factory):
+    """A run of sixty steps without dropout: what any number of ranks must find."""
+    folder = tmp_path_factory.mktemp("exact") / "run"
+    main(["train", "digits", "--out", str(folder), "--dropout", "0", *COMMON])
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Writers of the official formats, so that the readers are tested on real files."""
+"""Writers of the official formats, so that readers are tested on real files; and packing them."""
 
 import gzip
 import io
@@ -8,10 +8,17 @@ import tarfile
 import zipfile
 import zlib
 
+import av
 import numpy as np
+import pytest
 from PIL import Image
 
 from axial.crc32c import masked_crc32c
+from axial.errors import DataError
+from axial.packing import pack
+from axial.sources.options import ReadOptions
+
+LABELS = np.arange(12) % 10
 
 
 def pictures(count, size=8, channels=3, seed=0):
@@ -160,3 +167,31 @@ def tfrecord(payloads):
         out += length + struct.pack("<I", masked_crc32c(length))
         out += data + struct.pack("<I", masked_crc32c(data))
     return out
+
+
+def video(path, frames, codec="ffv1", pix_fmt="bgr0", rate=8):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.width, stream.height, stream.pix_fmt = frames.shape[2], frames.shape[1], pix_fmt
+        for frame in frames:
+            for packet in stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path
+
+
+def packed(source, tmp_path, *, workers=None, **options):
+    """The array a source gives, read back from the file it was packed into."""
+    out = tmp_path / "out" / "packed.npy"
+    return pack(source, out, ReadOptions(**options), workers=workers).packed
+
+
+def refused(source, tmp_path, *, workers=None, **options):
+    """The one line with which a source is refused; nothing may be left behind."""
+    out = tmp_path / "refused"
+    with pytest.raises(DataError) as caught:
+        pack(source, out / "packed.npy", ReadOptions(**options), workers=workers)
+    assert str(caught.value).isprintable()
+    assert not out.exists()
+    return str(caught.value)

@@ -73,10 +73,29 @@ def test_the_figures_are_those_the_script_draws(figures, tmp_path):
         assert tiles.max() < 0.15
 
 
+def every_page():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("src/axial/models/*/*.md")]
+    return {page: page.read_text() for page in pages}
+
+
 def test_every_file_a_page_points_to_is_there():
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for page, text in every_page().items():
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert target.startswith("http") or (page.parent / target).exists(), (page, target)
+
+
+def test_every_script_a_page_names_is_there_with_the_flags_it_shows():
+    named = [
+        (page, *found)
+        for page, text in every_page().items()
+        for found in re.findall(r"\b((?:benchmarks|docs)/\w+\.py)([^`\n]*)", text)
+    ]
+    assert len(named) > 15
+    for page, script, rest in named:
+        flags = re.findall(r"--([a-z][a-z-]*)", rest)
+        text = (ROOT / script).read_text()
+        missing = [flag for flag in flags if not re.search(rf"\b{flag.replace('-', '_')}\b", text)]
+        assert not missing, (page, script, missing)
 
 
 def test_every_command_a_page_shows_is_known_with_its_flags(capsys):
@@ -85,13 +104,13 @@ def test_every_command_a_page_shows_is_known_with_its_flags(capsys):
         with pytest.raises(SystemExit):
             main([name, "--help"])
         flags[name] = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
-    pages = {page: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    in_a_block, in_a_line = r"(?m)^    .*?\baxial (\w+) (.*)$", r"`axial\s([a-z]+)\b([^`]*)`"
     shown = [
-        (page.name, *found)
-        for page, text in pages.items()
-        for found in re.findall(r"^    .*?\baxial (\w+) (.*)$", text, re.MULTILINE)
+        (page, *found)
+        for page, text in every_page().items()
+        for found in re.findall(in_a_block, text) + re.findall(in_a_line, text)
     ]
-    assert len(shown) > 40
+    assert len(shown) > 60
     for page, name, rest in shown:
         unknown = set(re.findall(r"--[a-z][a-z-]*", rest)) - flags.get(name, set())
         assert name in flags and not unknown, (page, name, rest)

@@ -9,6 +9,7 @@ import sys
 import time
 import tracemalloc
 import zipfile
+from functools import partial
 
 import formats
 import numpy as np
@@ -26,21 +27,7 @@ from axial.sources.record import natural
 END = bytes(1024)
 PICTURES = formats.pictures(3, 8)
 PNG = formats.png(PICTURES[0])
-
-
-def packed(source, tmp_path, **options):
-    """The array a source gives, read back from the file it was packed into."""
-    return pack(source, tmp_path / "out" / "packed.npy", ReadOptions(**options), workers=1).packed
-
-
-def refused(source, tmp_path, **options):
-    """The one line with which a source is refused; nothing may be left behind."""
-    out = tmp_path / "refused"
-    with pytest.raises(DataError) as caught:
-        pack(source, out / "packed.npy", ReadOptions(**options), workers=1)
-    assert str(caught.value).isprintable()
-    assert not out.exists()
-    return str(caught.value)
+packed, refused = (partial(one, workers=1) for one in (formats.packed, formats.refused))
 
 
 def header(name, size, kind=b"0"):

@@ -10,8 +10,8 @@ SOURCE = Path(axial.__file__).parent
 ROOT = Path(__file__).parent.parent
 
 # Data flows down the page, imports point up it.
-LAYERS = """errors disk protobuf progress recording shipped devices noise_kernels
-config crc32c ranks tensors
+LAYERS = """errors protobuf progress recording shipped devices noise_kernels
+config crc32c disk ranks tensors
 cost causal noise bundle data runs line_kernels
 line_attention
 attention describe batches pictures sources events

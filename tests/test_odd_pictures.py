@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from functools import partial
 
 import av
 import formats
@@ -15,22 +16,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from axial import DataError, pack
+from axial import DataError
 from axial.sources.arrays import NpyStream
 from axial.sources.options import ReadOptions
 from axial.sources.recognise import open_source
 
-
-def packed(source, tmp_path, **options):
-    return pack(source, tmp_path / "out" / "a.npy", ReadOptions(**options), workers=1).packed
-
-
-def refused(source, tmp_path, **options):
-    with pytest.raises(DataError) as caught:
-        packed(source, tmp_path, **options)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out" / "a.npy").exists()
-    return str(caught.value)
+packed, refused = (partial(one, workers=1) for one in (formats.packed, formats.refused))
 
 
 def saved(path, image, **how):
@@ -111,7 +102,6 @@ def test_pixmaps_in_digits_are_read_only_if_they_count_to_255(tmp_path):
     path.write_bytes(b"P2 2 2 255\n0 50 99 255\n")
     assert packed(path, tmp_path).array.ravel().tolist() == [0, 50, 99, 255]
     path.write_bytes(b"P2 2 2 100\n0 50 99 100\n")
-    (tmp_path / "out" / "a.npy").unlink()
     assert "a.pgm: counts to 100, not 255" in refused(path, tmp_path)
     path.write_bytes(b"P1 2 2\n0 1 1 0\n")
     assert packed(path, tmp_path).array.ravel().tolist() == [255, 0, 0, 255]
@@ -145,7 +135,6 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
     os.mkfifo(folder / "a.png")
     found = packed(folder, tmp_path)
     assert len(found) == 2 and "1 other files ignored" in found.description.notes
-    (tmp_path / "out" / "a.npy").unlink()
     assert "a.png: is a pipe or a device" in refused(folder / "a.png", tmp_path)
 
 
@@ -358,7 +347,6 @@ def test_columns_of_integers_above_255_are_stored_alike(tmp_path):
     found = packed(tmp_path / "a", tmp_path, values=512)
     assert found.array.dtype == np.uint16
     assert np.array_equal(found.array[..., 0], rows)
-    (tmp_path / "out" / "a.npy").unlink()
     assert "row 1: 'x' holds 300, beyond 255" in refused(tmp_path / "a", tmp_path)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import config, saved, tiny_model
+from formats import video
 from PIL import Image
 from test_data import write
-from test_sources import video
 
 import axial.sources.bair
 from axial import bits, complete, load, open_packed, save

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -36,7 +36,7 @@ class Plan:
     preset: str
     """A name in PRESETS."""
     data: str | None
-    """A packed file, or any source that `axial data` takes; None for the preset's own."""
+    """A packed file, or any source that `axial data` takes; None for the preset's or run's own."""
     training: TrainConfig
     """How to train."""
     reading: ReadOptions = ReadOptions()  # noqa: RUF009
@@ -100,11 +100,11 @@ def _join(out: Path) -> tuple[Run, Packed]:
     return run, open_again(run)
 
 
-def resume(folder: Path, asked: "Asked", ranks: Ranks) -> tuple[Run, Packed]:
-    """Open a run to go on with it, as it was started."""
+def resume(folder: Path, plan: Plan, ranks: Ranks) -> tuple[Run, Packed]:
+    """Open a run to go on with it, as it was started; the plan says nothing else."""
     run = Run(folder)
-    _check_same(run, asked, ranks)
-    packed = open_again(run, asked.data)
+    _check_same(run, plan, ranks)
+    packed = open_again(run, plan.data)
     packed.check()
     return run, packed
 
@@ -129,40 +129,20 @@ def open_again(run: Run, data: str | None = None) -> Packed:
     return packed
 
 
-class Asked(Protocol):
-    """What a user may say again when going on with a run."""
-
-    @property
-    def preset(self) -> str | None: ...
-    @property
-    def training(self) -> TrainConfig: ...
-    @property
-    def sizes(self) -> Sizes: ...
-    @property
-    def reading(self) -> ReadOptions: ...
-    @property
-    def stack_frames(self) -> bool: ...
-    @property
-    def init(self) -> Path | str | None: ...
-    @property
-    def data(self) -> str | None: ...
-
-
-def _check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
+def _check_same(run: Run, plan: Plan, ranks: Ranks) -> None:
     """Refuse to go on with settings other than the run's own."""
     about, data = run.about, run.about["data"]
     training = TrainConfig.from_json(about["training"]).to_json()  # with what came later
     own = training | about["model"] | data["reading"]
     own |= {"preset": about["preset"], "stack_frames": data["stack_frames"]}
     own["init"] = (about["init"] or {}).get("folder")
-    wanted: dict[str, Any] = asked.training.to_json() | asked.sizes.given
-    wanted |= {name: getattr(asked.reading, name) for name in asked.reading.given}
-    if asked.preset is not None:
-        wanted["preset"] = asked.preset
-    if asked.stack_frames:
+    wanted: dict[str, Any] = plan.training.to_json() | plan.sizes.given
+    wanted |= {name: getattr(plan.reading, name) for name in plan.reading.given}
+    wanted["preset"] = plan.preset
+    if plan.stack_frames:
         wanted["stack_frames"] = True
-    if asked.init is not None:
-        wanted["init"] = _place(asked.init)
+    if plan.init is not None:
+        wanted["init"] = _place(plan.init)
     for name, value in wanted.items():
         value = list(value) if isinstance(value, tuple) else value
         if value != own.get(name):
@@ -170,7 +150,7 @@ def _check_same(run: Run, asked: Asked, ranks: Ranks) -> None:
                 f"{run.folder}: was started with {name} {own.get(name)}, not {value}; leave it "
                 f"out, or start a new run with --init {run.folder}"
             )
-    check_share(asked.training.batch, ranks.rank, ranks.count)
+    check_share(plan.training.batch, ranks.rank, ranks.count)
 
 
 def _open(plan: Plan, scratch: Path, out: Path) -> Packed:

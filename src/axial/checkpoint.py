@@ -74,11 +74,11 @@ def load(
     if (own := shipped_folder(folder)) is not None and weights == "ema":
         return load(own).float().to(device)
     folder = Path(folder)
-    if Run.exists(folder) and (weights == "raw" or not is_file(folder / _WEIGHTS)):
+    if Run.exists(folder) and (weights == "raw" or not is_model(folder)):
         return _load_from_run(Run(folder), weights).to(device)
     if weights == "raw":
         raise CheckpointError(f"{folder}: is no training run, and holds one set of weights only")
-    if not is_file(folder / _WEIGHTS):
+    if not is_model(folder):
         raise CheckpointError(
             f"{folder}: no such checkpoint; name a folder that holds {_WEIGHTS}, a run, or a model "
             f"that comes with axial ({', '.join(shipped_names())})"

@@ -184,11 +184,11 @@ def train(args: Sequence[str]) -> None:
     from axial.train import train
 
     with ranks(flags.device) as team:
+        plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})
         if (folder := flags.resume) is not None:
-            run, packed = team.first_main(functools.partial(resume, folder, flags, team))
+            run, packed = team.first_main(functools.partial(resume, folder, plan, team))
         else:
             assert flags.out is not None  # _train_flags has seen to it
-            plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})
             run, packed = begin(plan, flags.out, team)
         if team.main:
             with contextlib.suppress(OSError):  # a run needs no one who listens
@@ -210,7 +210,7 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     if asked.preset is not None and asked.preset not in PRESETS:
         raise ConfigError(f"as a preset {_unknown(asked.preset, PRESETS)}")
     if asked.resume is not None:
-        default = replace(default, training=_training_of(asked.resume))
+        default = _as_started(asked.resume)
     elif asked.preset is not None:
         default = replace(default, training=PRESETS[asked.preset]().training)
     flags = _parse(TrainFlags, args, "train", default=default)
@@ -221,10 +221,12 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     return flags
 
 
-def _training_of(folder: Path) -> TrainConfig:
+def _as_started(folder: Path) -> TrainFlags:
+    """What a run was started with, and need not be said again."""
     from axial.runs import Run
 
-    return TrainConfig.from_json(Run(folder).about["training"])
+    about = Run(folder).about
+    return TrainFlags(preset=about["preset"], training=TrainConfig.from_json(about["training"]))
 
 
 def info(

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from axial.errors import DataError
+
 
 def flush(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
@@ -42,6 +44,15 @@ def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all."""
     with replacing(path) as scratch:
         scratch.write_text(text)
+
+
+@contextmanager
+def errors_of(path: Path | str) -> Iterator[None]:
+    """Say in one line what the disk refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def give_usual_mode(path: Path) -> None:

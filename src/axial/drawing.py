@@ -24,8 +24,7 @@ from axial.progress import counting
 from axial.ranks import Ranks, ranks
 from axial.sample import draw, draws_at_once
 
-_BATCH = {"cpu": 16}
-_BATCH_GPU = 64
+_BATCH_CPU, _BATCH = 16, 64
 _SHOWN, _FRAMES = 16, 100
 """How many pictures a trace shows, and at most how many times."""
 
@@ -65,11 +64,11 @@ class Studio:
         self.asked, self.team, self.checkpoint = how, team, checkpoint
         model = load(checkpoint, device=team.device)
         self.fingerprint = fingerprint(model)
-        usual = "float32" if team.device.type == "cpu" else "bfloat16"
-        self.precision = how.precision or usual
+        on_cpu = team.device.type == "cpu"
+        self.precision = how.precision or ("float32" if on_cpu else "bfloat16")
         self.model: AxialTransformer = model.to(getattr(torch, self.precision))
-        asked = how.batch or _BATCH.get(team.device.type, _BATCH_GPU)
-        self.batch = min(asked, draws_at_once(self.model))
+        batch = how.batch or (_BATCH_CPU if on_cpu else _BATCH)
+        self.batch = min(batch, draws_at_once(self.model))
         self.how: dict[str, Any] = {
             "seed": how.seed,
             "temperature": how.temperature,

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torch import Tensor
 
 from axial.batches import Batch, EvaluationBatches, Indices
 from axial.checkpoint import fingerprint
 from axial.config import ModelConfig, Precision
 from axial.data import Description, Packed
-from axial.disk import replacing
+from axial.disk import errors_of, replacing, write_text
 from axial.errors import DataError
 from axial.fitting import as_modelled
 from axial.likelihood import element_bits, planes_at_once
@@ -270,8 +270,8 @@ class _Partial:
 
     def write(self, table: NDArray[np.float64]) -> None:
         """Put a new file in the place of the old one, whole."""
-        with _replacing(self.path) as scratch:
-            save_file({"table": table}, scratch, metadata=self.key)
+        with errors_of(self.path), replacing(self.path) as scratch:
+            scratch.write_bytes(save({"table": table}, metadata=self.key))
 
 
 def _key(mark: str, packed: Packed, index: Indices, precision: str) -> dict[str, str]:
@@ -285,25 +285,15 @@ def _key(mark: str, packed: Packed, index: Indices, precision: str) -> dict[str,
     }
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to, moved there once all is written."""
-    try:
-        with replacing(path) as scratch:
-            yield scratch
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path}: cannot be written ({error})") from error
-
-
 def write_json(path: Path, found: dict[str, Any]) -> None:
     """Write a result in one step."""
-    with _replacing(path) as scratch:
-        scratch.write_text(json.dumps(found, indent=2) + "\n")
+    with errors_of(path):
+        write_text(path, json.dumps(found, indent=2) + "\n")
 
 
 def write_array(path: Path, found: NDArray[Any]) -> None:
     """Write one figure for each example as a .npy file, in one step."""
-    with _replacing(path) as scratch, scratch.open("wb") as file:
+    with errors_of(path), replacing(path) as scratch, scratch.open("wb") as file:
         np.save(file, found, allow_pickle=False)
 
 

@@ -42,11 +42,12 @@ def fold(linear: nn.Linear, norm: nn.LayerNorm | None = None, scale: Tensor | fl
 class FoldedBlock:
     """The dense layers of a block, with norms, attention's scale and the nonlinearity's in them.
 
-    x sigmoid(1.702 x) = silu(1.702 x) / 1.702.
+    x sigmoid(1.702 x) = silu(1.702 x) / 1.702. `attention` is the block's own: it knows how its
+    features lie, and mixes what has been folded.
     """
 
     def __init__(self, block: Block) -> None:
-        attention = block.attention
+        self.attention = attention = block.attention
         self.heads, self.width = attention.heads, attention.to_out.in_features
         self.shape = (self.width,)
         size = self.width // self.heads

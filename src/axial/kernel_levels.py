@@ -41,7 +41,6 @@ class KernelStep:
         self, decoder: Blocks, caches: list[LineCache | None], kernels: ModuleType
     ) -> None:
         self.caches, self.kernels = caches, kernels
-        self.attentions = [block.attention for block in decoder]
         self.blocks = [FoldedBlock(block) for block in decoder]
         self.recording: Recording | None = None
 
@@ -58,10 +57,10 @@ class KernelStep:
         kernels, grid = self.kernels, x.shape[:-1]
         x = x.view(-1, x.shape[-1])
         normed = kernels.normalize(x)
-        for block, attention, cache in zip(self.blocks, self.attentions, self.caches, strict=True):
-            q, k, v = attention.parts(_dense(normed, block.to_qkv).view(*grid, -1))
+        for block, cache in zip(self.blocks, self.caches, strict=True):
+            q, k, v = block.attention.parts(_dense(normed, block.to_qkv).view(*grid, -1))
             if cache is None:
-                seen = attention.mix(q, k, v, causal=False, scale=1.0)
+                seen = block.attention.mix(q, k, v, causal=False, scale=1.0)
             else:
                 seen = kernels.attend_next(q, k, v, cache, place)
             x, normed = kernels.add_and_normalize(x, _dense(seen.reshape(x.shape), block.to_out))

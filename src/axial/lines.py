@@ -74,27 +74,26 @@ def choose(
 
 
 class Step:
-    """One step of an outer level on a CPU: its masked axis in the caches, its faster axes there."""
+    """One step of an outer level on a CPU: its masked axis in the caches, its faster ones there."""
 
     def __init__(self, decoder: Blocks, caches: list[LineCache | None]) -> None:
         self.caches = caches
-        self.attentions = [block.attention for block in decoder]
         self.blocks = [FoldedBlock(block) for block in decoder]
 
     def advance(self, x: Float[Tensor, "b *slab d"], start: int) -> Float[Tensor, "b *slab d"]:
         """What `Blocks.advance` does with one step."""
         grid = x.shape[:-1]
         x = x.reshape(-1, x.shape[-1]).clone()
-        for block, attention, cache in zip(self.blocks, self.attentions, self.caches, strict=True):
+        for block, cache in zip(self.blocks, self.caches, strict=True):
             normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
             qkv = torch.addmm(block.to_qkv.bias, normed, block.to_qkv.weight)
-            q, k, v = attention.parts(qkv.view(*grid, -1))
+            q, k, v = block.attention.parts(qkv.view(*grid, -1))
             if cache is not None:
                 k, v = cache.add(k, v, start)
             if cache is not None and k.numel() < _FEW_KEYS:
                 seen = _attend_by_sums(q, k, v)
             else:
-                seen = attention.mix(q, k, v, causal=False, scale=1.0)
+                seen = block.attention.mix(q, k, v, causal=False, scale=1.0)
             x.addmm_(seen.reshape(x.shape), block.to_out.weight).add_(block.to_out.bias)
             _add_mlp(x, block)
         return x.view(*grid, -1)

@@ -4,8 +4,7 @@ Every file takes its name when it is finished; beside it, in JSON, stands how it
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from PIL import Image
 
 from axial.config import DataShape
 from axial.data import Array, description_path, dtype_for
-from axial.disk import replacing, write_text
+from axial.disk import errors_of, replacing, write_text
 from axial.errors import DataError
 from axial.pictures import sheet, write_sheet
 
@@ -149,15 +148,6 @@ def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
             picture = av.VideoFrame.from_ndarray(np.pad(frame, room, mode="edge"), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
-
-
-@contextmanager
-def errors_of(path: Path) -> Iterator[None]:
-    """Say in one line what the disk refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def _is_free(folder: Path) -> bool:

@@ -5,7 +5,7 @@ index of the slower ones; and one for each channel that is neither grey nor part
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from axial.config import DataShape
 from axial.data import Array, Packed
-from axial.disk import replacing
+from axial.disk import errors_of, replacing
 from axial.errors import DataError
 
 _GAP, _WIDE_GAP, _APART = 2, 4, 8
@@ -65,21 +65,14 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()
-    _put(path, lambda scratch: figure.savefig(scratch, format="png", dpi=120))
+    with errors_of(path), replacing(Path(path)) as scratch:
+        figure.savefig(scratch, format="png", dpi=120)
     return True
 
 
 def _write(path: Path | str, pixels: Array) -> None:
-    _put(path, lambda scratch: Image.fromarray(pixels).save(scratch, format="PNG"))
-
-
-def _put(path: Path | str, write: Callable[[Path], None]) -> None:
-    """Let a file take its name when it is finished."""
-    try:
-        with replacing(Path(path)) as scratch:
-            write(scratch)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+    with errors_of(path), replacing(Path(path)) as scratch:
+        Image.fromarray(pixels).save(scratch, format="PNG")
 
 
 def check_preview(path: Path, source: str | None = None) -> None:

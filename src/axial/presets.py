@@ -5,6 +5,7 @@ the data it is named after.
 """
 
 from dataclasses import asdict, replace
+from typing import Any
 
 from axial.config import DataShape, Inner, ModelConfig, Recipe, TrainConfig
 from axial.errors import ConfigError
@@ -160,26 +161,16 @@ def fitted(
     )
 
 
-def _paper(
-    data: DataShape, *, dropout: float = 0.0, inner: Inner = "attention", given_channels: int = 0
-) -> ModelConfig:
+def _paper(data: DataShape, *, inner: Inner = "attention", **others: Any) -> ModelConfig:
     """Section 4: hidden size 2048, 16 heads of 128, 8 encoder, 8 outer and 4 inner layers."""
     layers = (8, 8, 1 if inner == "lstm" else 4)
-    return _two_axes(
-        data, 2048, layers, dropout=dropout, inner=inner, given_channels=given_channels
-    )
+    return _two_axes(data, width=2048, layers=layers, inner=inner, **others)
 
 
 def _two_axes(
-    data: DataShape,
-    width: int,
-    layers: tuple[int, int, int],
-    *,
-    heads: int = 16,
-    dropout: float = 0.0,
-    inner: Inner = "attention",
-    given_channels: int = 0,
+    data: DataShape, *, width: int, layers: tuple[int, int, int], heads: int = 16, **others: Any
 ) -> ModelConfig:
+    """Layers of the encoder, the outer and the inner decoder; `others` are ModelConfig's."""
     if len(data.axes) != 2:
         raise ConfigError(
             f"this preset is for two axes, not {len(data.axes)}: small, base and large fit any data"
@@ -190,9 +181,7 @@ def _two_axes(
         heads=heads,
         encoder_layers=layers[0],
         decoder_layers=layers[1:],
-        dropout=dropout,
-        inner=inner,
-        given_channels=given_channels,
+        **others,
     )
 
 

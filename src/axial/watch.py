@@ -49,9 +49,8 @@ class Watch:
         if self._events:
             self._events.close()
         if self._log:
-            with (
-                suppress(OSError) if error else nullcontext()
-            ):  # the first error is the one to tell
+            # Of two errors the first is the one to tell.
+            with suppress(OSError) if error else nullcontext():
                 self._log.close()
 
     def record(self, step: int, **facts: Any) -> None:

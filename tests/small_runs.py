@@ -1,0 +1,75 @@
+"""Small training runs: how they are planned, started from a shell, refused and compared."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import axial
+from axial.begin import Plan
+from axial.cli import main
+from axial.config import Sizes
+from axial.presets import PRESETS
+from axial.ranks import Ranks
+from axial.runs import Run
+
+ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
+TINY = ["--width", "16", "--heads", "2", "--decoder-layers", "2", "1"]
+STEPS = 60
+COMMON = [*TINY, "--steps", str(STEPS), "--batch", "8", "--warmup", "5", "--log-every", "1"]
+COMMON += ["--save-every", "5", "--validate-every", "20", "--sample-every", "0"]
+
+
+def command(*args, ranks=1):
+    """How a shell would start it; every process with one thread, as in this one."""
+    launch = ["-m", "axial"]
+    if ranks > 1:
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        launch += ["-m", "axial"]
+    return [sys.executable, *launch, *map(str, args)]
+
+
+def run_to_end(*args, ranks=1):
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command(*args, ranks=ranks), env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def step_of(folder):
+    return int(Run(folder).checkpoints()[-1].name.removeprefix("step-"))
+
+
+def losses(folder):
+    return [record["loss"] for record in Run(folder).log() if "loss" in record]
+
+
+def assert_same_ending(one, other):
+    """Tensors, losses, scores and exported weights, to the last bit."""
+    (state, tensors), (state2, tensors2) = (Run(folder).newest() for folder in (one, other))
+    assert tensors.keys() == tensors2.keys() and state["step"] == state2["step"] == STEPS
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, tensors2[name]), name
+    assert losses(one) == losses(other) and len(losses(one)) == STEPS
+    assert state["best"] == state2["best"]
+    assert axial.fingerprint(axial.load(one)) == axial.fingerprint(axial.load(other))
+
+
+def fails(*args):
+    with pytest.raises(SystemExit) as caught:
+        main([str(arg) for arg in args])
+    message = str(caught.value.code)
+    assert message.startswith("axial: ") and "\n" not in message
+    return message
+
+
+def plan(**settings):
+    few = {"steps": 6, "batch": 8, "save_every": 2}
+    training = replace(PRESETS["digits"]().training, **(few | settings))
+    sizes = Sizes(width=16, heads=2, decoder_layers=(2, 1))
+    return Plan(preset="digits", data=None, training=training, sizes=sizes)

@@ -1,0 +1,180 @@
+"""How a run begins, what it refuses, and that a refusal leaves nothing behind."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import ALONE, COMMON, STEPS, command, fails, plan
+
+import axial
+from axial import DataError
+from axial.begin import _create, begin
+from axial.cli import main
+from axial.packing import pack
+from axial.presets import PRESETS
+from axial.ranks import Ranks
+from axial.runs import Run
+from axial.train import train
+
+
+def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tmp_path):
+    out = tmp_path / "run"
+    one = subprocess.Popen(
+        command("train", "digits", "--out", out, *COMMON),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    two = subprocess.Popen(
+        command("train", "digits", "--out", out, *COMMON, "--seed", "7"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    said = [process.communicate()[1] for process in (one, two)]
+    status = [one.returncode, two.returncode]
+    assert sorted(status) == [0, 1]
+    assert f"axial: {out}: holds a run already" in said[status.index(1)]
+    assert Run(out).about["training"]["seed"] == (0 if one.returncode == 0 else 7)
+    assert Run(out).newest()[0]["step"] == STEPS
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
+    before = sorted(path.name for path in alone.rglob("*"))
+    assert "holds a run already; `axial train --resume" in fails(
+        "train", "digits", "--out", alone, *COMMON
+    )
+    assert sorted(path.name for path in alone.rglob("*")) == before
+    (tmp_path / "mine.txt").write_text("keep")
+    assert "not empty" in fails("train", "digits", "--out", tmp_path, *COMMON)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with Run(alone).locked():
+        assert "another process is training here" in fails("train", "--resume", alone)
+
+
+def test_a_run_may_begin_in_an_empty_folder_where_the_user_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inode = tmp_path.stat().st_ino
+    run, packed = begin(plan(), Path(), ALONE)
+    assert train(run, packed, ALONE).step == run.about["training"]["steps"]
+    assert tmp_path.stat().st_ino == inode, "a mount point could not be replaced"
+    assert not list(tmp_path.glob(".*-*"))
+    axial.load(tmp_path)
+
+
+def test_an_empty_folder_stays_empty_where_a_run_cannot_begin(tmp_path):
+    assert "give --data" in fails("train", "cifar10", "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path, capsys):
+    out = tmp_path / "run"
+    lines = {
+        "did you mean digits?": ["digit", "--out", out],
+        "needs --out": ["digits"],
+        "name a preset": ["--out", out],
+        "give --data": ["cifar10", "--out", out],
+        "no such file": ["small", "--out", out, "--data", tmp_path / "nothing"],
+        "cannot be read (File name too long)": [
+            "small",
+            "--out",
+            out,
+            "--data",
+            tmp_path / ("x" * 300 + ".npy"),
+        ],
+        "does not split into 5 heads": ["digits", "--out", out, "--heads", 5],
+        "steps is 0": ["digits", "--out", out, "--steps", 0],
+        "leave some to train on": ["digits", "--out", out, "--validation", 2000],
+        "bair stacks 16 frames": ["bair", "--out", out, "--data", "digits"],
+        "holds no training run": ["--resume", tmp_path / "nothing"],
+        "no such checkpoint": ["digits", "--out", out, "--init", tmp_path / "nothing"],
+        "cannot be used here": ["digits", "--out", out, "--device", "cuda:7"],
+        "cannot be made": ["digits", "--out", "/proc/run"],
+        "File name too long": ["digits", "--out", tmp_path / ("x" * 300)],
+        "use cpu or cuda": ["digits", "--out", out, "--device", "meta"],
+    }
+    for message, args in lines.items():
+        assert message in fails("train", *args), args
+        assert not out.exists(), args
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "digits", "--out", str(out), "--widht", "3"])
+    assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown == "axial train: '--widht' is not known; did you mean --width?\n"
+
+
+@pytest.mark.parametrize("args", [["digits", "--out"], ["--out"]])
+def test_the_preset_decides_wherever_it_stands(tmp_path, args):
+    flags = ["--validation", "0", "--width", "8", "--heads", "2", "--steps", "1"]
+    main(["train", *args, str(tmp_path / "run"), *([] if "digits" in args else ["digits"]), *flags])
+    about = Run(tmp_path / "run").about
+    assert about["training"]["batch"] == PRESETS["digits"]().training.batch
+    main(["train", f"--resume={tmp_path / 'run'}"])
+    message = fails("train", "--out", tmp_path / "x", "digitz")
+    assert "did you mean digits?" in message
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused_before_a_folder_is_made(tmp_path):
+    two = Ranks(rank=0, count=2, device=torch.device("cpu"))
+    odd = replace(plan(), training=replace(plan().training, batch=7))
+    with pytest.raises(DataError, match="batch 7 does not split over 2 ranks"):
+        _create(odd, tmp_path / "run", two)
+    assert not (tmp_path / "run").exists()
+
+
+def test_fine_tuning_starts_from_the_weights_it_is_given(tmp_path, alone):
+    out = tmp_path / "tuned"
+    flags = ["--steps", "1", "--batch", "8", "--warmup", "1000", "--dropout", "0"]
+    main(["train", "digits", "--out", str(out), "--init", str(alone), *flags])
+    tuned, before = axial.load(out), axial.load(alone)
+    assert tuned.config == replace(before.config, dropout=0.0)
+    for a, b in zip(tuned.parameters(), before.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
+    assert axial.fingerprint(tuned) != axial.fingerprint(before)
+    message = fails("train", "digits", "--out", tmp_path / "x", "--init", alone, "--no-labels")
+    assert "is conditioned on labels" in message
+    message = fails("train", "digits", "--out", tmp_path / "x", "--init", alone, "--width", 8)
+    assert "--width" in message and not (tmp_path / "x").exists()
+
+
+def test_imported_weights_can_be_tuned(tmp_path):
+    checkpoint = Path(__file__).parent / "parity" / "tf_checkpoint"
+    ours = tmp_path / "ours"
+    main(["import", str(checkpoint), "--heads", "4", "--out", str(ours)])
+    config = axial.load(ours).config
+    shape = (12, *config.axes, config.channels)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, config.values, shape))
+    data = tmp_path / "packed.npy"
+    pack(tmp_path / "x.npy", data, axial.ReadOptions(channels_last=True, values=config.values))
+    out = tmp_path / "tuned"
+    flags = ["--steps", "3", "--batch", "2", "--sample-every", "0"]
+    main(["train", "small", "--data", str(data), "--init", str(ours), "--out", str(out), *flags])
+    assert axial.load(out).config == config
+
+
+def test_data_that_a_model_to_tune_lacks_values_for_is_refused(tmp_path, alone):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (30, 8, 8)))
+    data = tmp_path / "packed.npy"
+    pack(tmp_path / "x.npy", data, axial.ReadOptions(values=256))
+    message = fails("train", "small", "--data", data, "--init", alone, "--out", tmp_path / "o")
+    assert "256 values, but the model takes 8 x 8, 1 channel, 17 values" in message
+
+
+def test_users_own_arrays_train_without_a_word_of_configuration(tmp_path):
+    x = np.random.default_rng(0).integers(0, 3, (40, 3, 4, 5))
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / "run"
+    sizes = ["--width", "8", "--heads", "2", "--steps", "4", "--batch", "4"]
+    main(["train", "small", "--data", str(tmp_path / "x.npy"), "--out", str(out), *sizes])
+    found = axial.load(out).config
+    assert (found.axes, found.channels, found.values) == ((3, 4, 5), 1, 3)
+
+
+def test_labels_are_used_unless_told(tmp_path, alone):
+    assert axial.load(alone).config.classes == 10
+    run, _ = begin(plan(labels=False), tmp_path / "run", ALONE)
+    assert run.about["model"]["classes"] == 0

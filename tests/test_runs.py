@@ -1,0 +1,183 @@
+"""The folder of a run: never unpickled, whole or not there, and read only as it was written."""
+
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+from small_runs import ALONE, assert_same_ending, fails, plan
+
+import axial
+from axial import CheckpointError, ConfigError
+from axial.begin import begin, open_again
+from axial.cli import main
+from axial.runs import Run
+from axial.train import train
+
+
+def test_a_pickle_in_a_run_folder_is_never_opened(tmp_path, alone):
+    class Poison:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path / 'opened'}",))
+
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    last = Run(folder).checkpoints()[-1]
+    for place in (folder, last, folder / "checkpoints"):
+        for name in ("optimizer.pt", "state.pkl", ".metadata", "pytorch_model.bin", "rng.pickle"):
+            (place / name).write_bytes(pickle.dumps(Poison()))
+    shutil.rmtree(last)
+    main(["train", "--resume", str(folder)])
+    axial.load(folder, weights="raw")
+    (Run(folder).checkpoints()[-1] / "training.safetensors").write_bytes(pickle.dumps(Poison()))
+    for use in (lambda: axial.load(folder, weights="raw"), lambda: Run(folder).newest()):
+        with pytest.raises(CheckpointError, match="damaged or cut short"):
+            use()
+    assert not (tmp_path / "opened").exists()
+    pickle.loads(pickle.dumps(Poison()))
+    assert (tmp_path / "opened").exists()  # the poison works, had anyone taken it
+
+
+def test_a_poisoned_checkpoint_is_refused_and_the_one_before_it_named(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    tensors = Run(folder).checkpoints()[-1] / "training.safetensors"
+    raw = bytearray(tensors.read_bytes())
+    raw[-5] ^= 64
+    tensors.write_bytes(raw)
+    message = fails("train", "--resume", folder)
+    assert "step-00000060: was changed since it was written" in message
+    assert f"remove {tensors.parent} to go on" in message
+    tensors.write_bytes(raw[:1000])
+    assert "damaged or cut short" in fails("train", "--resume", folder)
+    tensors.unlink()
+    assert "damaged or cut short" in fails("train", "--resume", folder)
+    (tensors.parent / "state.json").write_text("[]")
+    assert "holds no JSON object" in fails("train", "--resume", folder)
+    shutil.rmtree(tensors.parent)
+    main(["train", "--resume", str(folder)])
+    assert_same_ending(folder, alone)
+
+
+def test_an_edited_state_and_a_strangers_checkpoint_are_refused(tmp_path, alone, exact):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    last = Run(folder).checkpoints()[-1]
+    text = (last / "state.json").read_text()
+    for old, new in (('"step": 60', '"step": 30'), ('"skipped": 0', '"skipped": -1')):
+        (last / "state.json").write_text(text.replace(old, new))
+        assert "was changed since it was written" in fails("train", "--resume", folder)
+    (last / "state.json").write_text(text.replace('"format": 1', '"format": 99'))
+    assert "format 99 is not one this version knows" in fails("train", "--resume", folder)
+    shutil.rmtree(folder / "checkpoints")
+    shutil.copytree(exact / "checkpoints", folder / "checkpoints")
+    assert "belongs to another run" in fails("train", "--resume", folder)
+
+
+def test_a_folder_moved_away_while_training_is_not_made_anew(tmp_path):
+    run, packed = begin(plan(save_every=1, steps=200), tmp_path / "run", ALONE)
+
+    class Moving(type(packed)):
+        def rows(self, *args, **named):
+            if run.folder.exists() and run.checkpoints():
+                run.folder.rename(tmp_path / "moved")
+            return super().rows(*args, **named)
+
+    packed.__class__ = Moving
+    with pytest.raises(CheckpointError, match="was moved or removed while it was trained"):
+        train(run, packed, ALONE)
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    assert Run(tmp_path / "moved").newest() is not None
+
+
+def test_damaged_run_files_are_one_line(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"loss": 3}\n[]\nnothing\n')
+    main(["train", "--resume", str(folder)])
+    about = json.loads((folder / "run.json").read_text())
+    harms = [{"training": None}, {"model": []}, {"data": {}}, {"data": None}, {"init": 3}]
+    harms += [{"data": about["data"] | {"reading": 3}}, {"data": about["data"] | {"title": None}}]
+    for harm in harms:
+        (folder / "run.json").write_text(json.dumps(about | harm))
+        assert "run.json" in fails("train", "--resume", folder)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path):
+    import resource
+
+    run, _ = begin(plan(), tmp_path / "run", ALONE)
+    tensors = {"a": torch.arange(1000.0)}
+    run.save(1, tensors, {}, keep=2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="step-00000001 is whole, `axial train --resume"):
+            run.save(2, {"a": torch.arange(10_000.0)}, {}, keep=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-00000001"]
+    state, found = run.newest()
+    assert state["step"] == 1 and torch.equal(found["a"], tensors["a"])
+
+
+def test_a_disk_that_fills_while_training_ends_the_run_in_one_line(tmp_path):
+    import resource
+
+    folder = tmp_path / "run"
+    run, packed = begin(plan(), folder, ALONE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            train(run, packed, ALONE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert run.checkpoints() == []
+    assert train(run, open_again(run), ALONE).step == 6
+
+
+def test_scraps_of_a_process_that_died_are_removed_and_nothing_else(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    before = sorted(folder.rglob("*"))
+    for scrap in (".saving-ab", "checkpoints/.saving-00000065", "checkpoints/.removing-step-1"):
+        (folder / scrap).mkdir()
+        (folder / scrap / "training.safetensors").write_text("half")
+    Run(folder).clean()
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_log_of_steps_to_be_done_again_is_forgotten(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    run = Run(folder)
+    with run.log_path.open("a") as file:
+        file.write('{"step": 61, "lo')  # cut by a crash
+    run.rewind_log(40)
+    assert run.log()[-1]["step"] == 40
+    assert json.loads(run.log_path.read_text().splitlines()[-1])["step"] == 40
+
+
+def test_the_newest_checkpoint_is_that_of_the_greatest_step(tmp_path, alone):
+    shutil.copytree(alone, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    state, tensors = run.newest()
+    for step in (99_999_999, 100_000_000):
+        run.save(step, tensors, {"best": state["best"]}, keep=2)
+    (run.folder / "checkpoints/step-00000060.mine").mkdir()
+    assert [path.name for path in run.checkpoints()] == ["step-99999999", "step-100000000"]
+    assert run.newest()[0]["step"] == 100_000_000
+
+
+def test_weights_before_averaging_can_be_asked_for(alone):
+    raw, mean = axial.load(alone, weights="raw"), axial.load(alone)
+    assert axial.fingerprint(raw) != axial.fingerprint(mean)
+    _, tensors = Run(alone).newest()
+    for name, p in raw.named_parameters():
+        assert torch.equal(p, tensors[f"weights/{name}"])
+    with pytest.raises(ConfigError, match="cannot be used"):
+        axial.load(alone, device="nowhere")

@@ -1,0 +1,141 @@
+"""Video files: cut into clips, and refused where damaged or cut short."""
+
+import struct
+
+import av
+import formats
+import numpy as np
+import pytest
+from formats import packed, refused, video
+from PIL import Image
+
+
+def test_videos_are_cut_into_clips(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (2, 11, 16, 24, 3), np.uint8)
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    video(tmp_path / "in" / "a.mkv", frames[0])
+    video(tmp_path / "in" / "deep" / "b.mkv", frames[1])
+    found = packed(tmp_path / "in", tmp_path, frames=5).array
+    assert np.array_equal(found, frames[:, :10].reshape(4, 5, 16, 24, 3))
+    small = packed(tmp_path / "in" / "a.mkv", tmp_path, frames=5, size=8).array
+    middle = frames[0, :5, :, 4:20].reshape(5, 8, 2, 8, 2, 3).mean(axis=(2, 4))
+    assert np.abs(small[0] - middle).max() <= 1
+    assert "say how many frames" in refused(tmp_path / "in", tmp_path)
+    assert "a.mkv: has 11 frames, fewer than a clip" in refused(
+        tmp_path / "in", tmp_path, frames=12
+    )
+
+
+def test_folders_of_videos_named_after_splits_are_splits(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 4, 16, 16, 3), np.uint8)
+    for name, x in zip(("train/a.mkv", "test/b.mkv", "c.mkv"), frames, strict=True):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        video(tmp_path / "in" / name, x)
+    for split, x in (("test", frames[1]), (None, frames[0])):
+        found = packed(tmp_path / "in", tmp_path, frames=4, split=split)
+        assert np.array_equal(found.array, x[None])
+        assert found.description.split == (split or "train")
+        assert "1 other files ignored" in found.description.notes
+
+
+@pytest.mark.parametrize(
+    ("pix_fmt", "form", "says"),
+    [
+        ("gray16le", np.uint16, "has more than 8 bits a channel"),
+        ("bgra", np.uint8, "has an alpha channel and is transparent"),
+    ],
+)
+def test_videos_that_8_bits_of_colour_do_not_hold_are_refused(tmp_path, pix_fmt, form, says):
+    shape = (4, 16, 16, 4) if pix_fmt == "bgra" else (4, 16, 16)
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 16, 16, pix_fmt
+        for x in np.zeros(shape, form):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(x, pix_fmt)))
+        container.mux(stream.encode())
+    assert f"a.mkv: frame 0: {says}" in refused(tmp_path / "a.mkv", tmp_path, frames=2)
+    converted = packed(tmp_path / "a.mkv", tmp_path, frames=2, convert="rgb").array
+    assert (converted == (255 if pix_fmt == "bgra" else 0)).all()
+
+
+def test_a_video_is_turned_the_way_its_camera_was_held(tmp_path):
+    ramp = np.arange(16 * 32, dtype=np.uint16).reshape(16, 32, 1) // 2
+    frames = np.repeat(ramp.astype(np.uint8), 3, axis=-1)[None].repeat(4, 0)
+    path = video(tmp_path / "a.mp4", frames, "libx264rgb", "rgb24")
+    upright = packed(path, tmp_path, frames=4).array.copy()
+    data = bytearray(path.read_bytes())
+    matrix = data.index(b"tkhd") + 44  # clockwise by a quarter
+    data[matrix : matrix + 36] = struct.pack(">9i", 0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    turned = packed(path, tmp_path, frames=4).array
+    assert np.array_equal(turned, np.rot90(upright, -1, axes=(2, 3)))
+
+
+def test_animated_pictures_are_video(tmp_path):
+    (tmp_path / "in").mkdir()
+    frames = [Image.fromarray(x) for x in formats.pictures(4, 16)]
+    frames[0].save(tmp_path / "in" / "a.gif", save_all=True, append_images=frames[1:], duration=100)
+    assert "a.gif: is animated; cut it into clips by --frames" in refused(tmp_path / "in", tmp_path)
+    assert packed(tmp_path / "in", tmp_path, frames=2).array.shape == (2, 2, 16, 16, 3)
+    frames[0].save(tmp_path / "in" / "a.gif")
+    (tmp_path / "in" / "a.gif").rename(tmp_path / "in" / "A.GIF")
+    assert packed(tmp_path / "in", tmp_path).array.shape == (1, 16, 16, 3)
+
+
+def test_bad_videos_are_one_line(tmp_path):
+    with av.open(str(tmp_path / "sound.mp4"), "w") as container:
+        stream = container.add_stream("aac", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        for packet in [*stream.encode(frame), *stream.encode()]:
+            container.mux(packet)
+    assert "sound.mp4: holds no video, only audio" in refused(
+        tmp_path / "sound.mp4", tmp_path, frames=2
+    )
+    pieces = [formats.pictures(3, 16), formats.pictures(1, 32)]
+    stream = formats.io.BytesIO()
+    for x in (x for piece in pieces for x in piece):
+        Image.fromarray(x).save(stream, "JPEG")
+    (tmp_path / "grows.mjpeg").write_bytes(stream.getvalue())
+    assert "grows.mjpeg: frame 3 is 32 x 32, but the video began with 16 x 16" in refused(
+        tmp_path / "grows.mjpeg", tmp_path, frames=2
+    )
+    (tmp_path / "noise.mp4").write_bytes(bytes(range(256)) * 10)
+    assert "noise.mp4: cannot be decoded at frame 0" in refused(
+        tmp_path / "noise.mp4", tmp_path, frames=2
+    )
+
+
+CONTAINERS = {
+    "mkv": ("ffv1", "bgr0"),
+    "webm": ("libvpx", "yuv420p"),
+    "flv": ("flv1", "yuv420p"),
+    "avi": ("mpeg4", "yuv420p"),
+    "ts": ("libx264", "yuv420p"),
+    "mp4": ("libx264", "yuv420p"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_a_video_cut_in_the_middle_is_noticed(tmp_path, kind):
+    path = video(tmp_path / f"a.{kind}", formats.pictures(40, 32), *CONTAINERS[kind])
+    assert len(packed(path, tmp_path, frames=1)) == 40
+    data = path.read_bytes()
+    for share in (0.5, 0.7):
+        path.write_bytes(data[: int(len(data) * share)])
+        assert f"a.{kind}: cannot be decoded at frame " in refused(path, tmp_path, frames=1)
+    if kind != "mp4":  # what the pictures are comes last there
+        found = packed(path, tmp_path, frames=1, skip_bad=True)
+        assert 10 < len(found) < 35 and found.description.skipped == 1
+
+
+def test_a_video_whose_sound_goes_on_is_whole(tmp_path):
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        picture, sound = container.add_stream("ffv1", rate=8), container.add_stream("aac", 8000)
+        picture.width, picture.height, picture.pix_fmt = 16, 16, "bgr0"
+        for x in formats.pictures(8, 16):
+            container.mux(picture.encode(av.VideoFrame.from_ndarray(x, "rgb24")))
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 40_000), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        container.mux([*picture.encode(), *sound.encode(frame), *sound.encode()])
+    assert len(packed(tmp_path / "a.mkv", tmp_path, frames=8)) == 1
