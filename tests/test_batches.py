@@ -6,7 +6,15 @@ import pytest
 import torch
 from test_data import write
 
-from axial.batches import EvaluationBatches, TrainingBatches, flips, order
+from axial.batches import (
+    EvaluationBatches,
+    TrainingBatches,
+    channels,
+    dropout_seed,
+    flips,
+    order,
+    split,
+)
 from axial.data import open_packed
 from axial.errors import DataError
 
@@ -40,20 +48,28 @@ def test_order_depends_on_seed_and_epoch_and_on_nothing_else():
     orders = {(s, e): order(s, e, 1000).tolist() for s in range(3) for e in range(3)}
     assert len({tuple(found) for found in orders.values()}) == 9
     assert orders[1, 2] == order(1, 2, 1000).tolist()
-    # Written down once: a later version must go on where this one stopped.
+
+
+def test_what_follows_from_the_seed_is_what_it_was_in_earlier_versions():
+    """Written down once: a later version must go on where this one stopped."""
+    first, index = np.zeros(12, np.int64), np.arange(12)
     assert order(0, 0, 8).tolist() == [1, 6, 3, 0, 4, 7, 2, 5]
-    assert np.flatnonzero(flips(0, np.zeros(16, np.int64), np.arange(16))).tolist() == [
-        0,
-        1,
-        2,
-        4,
-        5,
-        6,
-        8,
-        10,
-        12,
-        13,
-    ]
+    assert np.flatnonzero(flips(0, first, index)).tolist() == [0, 1, 2, 4, 5, 6, 8, 10]
+    assert channels(0, first, index, 0, 3).tolist() == [1, 0, 0, 1, 1, 2, 2, 1, 0, 1, 0, 2]
+    assert dropout_seed(0, 1, 0) == 6715000067993879949
+    assert split(20, 3, "spread")[1].tolist() == [3, 10, 16]
+
+
+@pytest.mark.parametrize("which", ["last", "spread"])
+@pytest.mark.parametrize(("examples", "held_out"), [(50, 5), (7, 3), (1000, 1), (10, 0)])
+def test_nothing_held_out_is_trained_on_and_nothing_is_left_over(examples, held_out, which):
+    used, kept = split(examples, held_out, which)
+    assert sorted([*used, *kept]) == list(range(examples)) and len(kept) == held_out
+    if which == "last":
+        assert [*used, *kept] == list(range(examples))
+    elif held_out:
+        apart = np.diff(kept, prepend=kept[-1] - examples)  # as if the examples were a ring
+        assert apart.max() - apart.min() <= 1, "as far apart as can be"
 
 
 def test_flips_mirror_half_of_the_examples_and_change_with_the_epoch(packed):
@@ -127,6 +143,8 @@ def test_two_byte_values_and_stacked_frames_come_through(tmp_path):
 def test_shares_that_cannot_be_are_refused(packed):
     with pytest.raises(DataError, match="batch 7 does not split over 2 ranks"):
         TrainingBatches(packed, 7, seed=0, ranks=2)
+    with pytest.raises(DataError, match="batch 0 does not split over 1 ranks"):
+        TrainingBatches(packed, 0, seed=0)
     with pytest.raises(DataError, match="rank 2 of 2"):
         EvaluationBatches(packed, 4, rank=2, ranks=2)
     with pytest.raises(DataError, match="no examples"):
