@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, config, random_input, tiny_model
+from conftest import VARIANTS, both_ranks, config, random_input, tiny_model
 from PIL import Image
 from safetensors.numpy import save_file
 from test_cli import fails
@@ -447,6 +447,16 @@ def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys
     )
     for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel", "examples"):
         assert two[name] == alone[name]
+
+
+def test_two_ranks_tell_once_what_only_the_main_one_meets(run, digits, tmp_path):
+    data = ["--data", digits.path, "--device", "cpu", "--limit", "8"]
+    line = "axial: {}: is no part of an evaluation"
+    (tmp_path / "r.json.partial").write_text("another's")
+    ended = both_ranks("evaluate", run, *data, "--json", tmp_path / "r.json")
+    (status, _, said), (other, _, nothing) = ended
+    assert status == 1 and other == 1 and nothing == "", nothing
+    assert said.startswith(line.format(tmp_path / "r.json.partial")) and said.count("\n") == 1
 
 
 def test_a_result_is_written_even_if_it_cannot_be_printed(run, digits, tmp_path):

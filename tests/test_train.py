@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import both_ranks
 
 import axial
 from axial import CheckpointError, ConfigError, DataError, TrainConfig
@@ -384,6 +385,15 @@ def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with Run(alone).locked():
         assert "another process is training here" in fails("train", "--resume", alone)
+
+
+def test_two_ranks_tell_once_that_another_process_trains_in_the_folder(alone):
+    with Run(alone).locked():
+        ended = both_ranks("train", "--resume", alone, "--device", "cpu")
+    (status, _, said), (other, _, nothing) = ended
+    assert status == 1 and other == 1 and nothing == "", nothing
+    assert said.splitlines()[-1].startswith(f"axial: {alone}: another process is training here")
+    assert "Traceback" not in said
 
 
 def test_a_run_may_begin_in_an_empty_folder_where_the_user_stands(tmp_path, monkeypatch):

@@ -205,10 +205,11 @@ class _Work:
         shape = (len(self.index), self.config.channels + self.config.axes[0])
         table = torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
         done = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
-        if self.partial and self.ranks.main:
-            before = self.partial.read(shape)
-            table[: len(before)] = torch.from_numpy(before)
-            done += len(before)
+        if partial := self.partial:
+            before = self.ranks.by_main(lambda: partial.read(shape))
+            if before is not None:
+                table[: len(before)] = torch.from_numpy(before)
+                done += len(before)
         return table, int(self.ranks.broadcast(done))
 
     def _batches(self, done: int) -> EvaluationBatches:
@@ -234,8 +235,8 @@ class _Work:
 
     def _save(self, table: Tensor, done: int) -> None:
         whole = self.ranks.sum(table.clone())
-        if self.partial and self.ranks.main:
-            self.partial.write(whole[:done].cpu().numpy())
+        if partial := self.partial:
+            self.ranks.by_main(lambda: partial.write(whole[:done].cpu().numpy()))
 
 
 class _Partial:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from axial.errors import AxialError, ConfigError
+from axial.errors import ConfigError
 
 _SAME_WISH_SECONDS = 3.0
 _TIMEOUT = timedelta(days=2)
@@ -81,11 +81,15 @@ class Ranks:
             return do()
         try:
             found = do()
-        except AxialError:
+        except Exception:
             self.most(1)
             raise
         self.most(0)
         return found
+
+    def by_main(self, do: Callable[[], _T]) -> _T | None:
+        """Do something on the main rank alone; the others wait, and end if it fails there."""
+        return self.first_main(lambda: do() if self.main else None)
 
 
 @contextmanager
