@@ -9,10 +9,9 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from axial.config import MOST_VALUES, DataShape
-from axial.disk import flush, give_usual_mode
+from axial.disk import flush, locked, unfinished
 from axial.errors import DataError
 
 FORMAT = 1
@@ -302,9 +301,11 @@ def hash_labels(labels: Array) -> str:
 class PackedWriter:
     """Writes a packed array piece by piece, and puts it in place whole or not at all.
 
-    Everything goes to hidden files beside the final ones, which are removed on any error. The
-    old description is removed before the new array takes its name and the new one comes last,
-    so that no crash leaves an array with a description of another.
+    Everything goes to hidden files beside the final ones, which are removed on any error. That
+    of the description is locked from first to last: whoever else comes is refused, and what a
+    process that died has left is written over. The old description is removed before the new
+    array takes its name and the new one comes last, so that no crash leaves an array with a
+    description of another.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -313,27 +314,26 @@ class PackedWriter:
             raise DataError(f"{path}: a packed array is a .npy file; call it {path}.npy")
         self.count = 0
         self._digest = hashlib.sha256()
-        self._scratch: dict[Path, Path] = {}
+        self._scratch: list[Path] = []
         self._row: tuple[int, ...] = ()
         self._dtype = np.dtype(np.uint8)
 
     def __enter__(self) -> "PackedWriter":
-        with _one_line(self.path):
+        with ExitStack() as undo, _one_line(self.path):
             self._check_place()
             folders = (self.path.parent, *self.path.parent.parents)
-            self._made = [folder for folder in folders if not folder.exists()]
+            undo.callback(_remove_empty, [folder for folder in folders if not folder.exists()])
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock(undo)
+            undo.callback(self._remove_scratch)
             self._file = self._begin(self.path)
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(OSError):  # a full disk also refuses what is still in the buffer
             self._file.close()
-        for scratch in self._scratch.values():
-            scratch.unlink(missing_ok=True)
-        for folder in self._made if error else ():
-            with suppress(OSError):  # someone else has put something there
-                folder.rmdir()
+        self._undo.close()
 
     def append(self, rows: Array) -> None:
         """Add examples (k, *axes, c), all of one shape and type."""
@@ -372,9 +372,9 @@ class PackedWriter:
                 file = self._begin(labels_path(self.path))
                 np.save(file, labels.astype(np.min_scalar_type(max(0, classes - 1))))
                 self._end(file)
-            file = self._begin(description_path(self.path))
-            file.write(description.to_json().encode())
-            self._end(file)
+            scratch = unfinished(description_path(self.path))
+            scratch.write_text(description.to_json())
+            flush(scratch)
             self._put_in_place(labels_too=labels is not None)
         return description
 
@@ -402,11 +402,23 @@ class PackedWriter:
             {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape},
         )
 
+    def _lock(self, undo: ExitStack) -> None:
+        final = description_path(self.path)
+        try:
+            undo.enter_context(locked(unfinished(final)))
+        except BlockingIOError as error:
+            raise DataError(
+                f"{self.path}: another process is writing it; wait for it, or use another --out"
+            ) from error
+        self._scratch.append(final)
+
     def _begin(self, final: Path) -> BinaryIO:
-        handle, name = tempfile.mkstemp(prefix=f".{final.name}-", dir=final.parent)
-        self._scratch[final] = Path(name)
-        give_usual_mode(self._scratch[final])
-        return os.fdopen(handle, "w+b")
+        self._scratch.append(final)
+        return unfinished(final).open("w+b")
+
+    def _remove_scratch(self) -> None:
+        for final in self._scratch:
+            unfinished(final).unlink(missing_ok=True)
 
     def _end(self, file: BinaryIO) -> None:
         file.flush()
@@ -419,12 +431,18 @@ class PackedWriter:
         flush(folder)
         if not labels_too:
             labels_path(self.path).unlink(missing_ok=True)
-        for final, scratch in list(self._scratch.items()):
+        for final in self._scratch[::-1]:  # the description, which was begun first, comes last
             if final == description_path(self.path):
                 flush(folder)
-            scratch.replace(final)
-            del self._scratch[final]
+            unfinished(final).replace(final)
+            self._scratch.remove(final)
         flush(folder)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # there is something in it
+            folder.rmdir()
 
 
 class _one_line:  # noqa: N801
