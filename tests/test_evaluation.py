@@ -1,3 +1,4 @@
+import hashlib
 import json
 import math
 import re
@@ -9,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import formats
 import numpy as np
 import pytest
 import torch
@@ -362,6 +364,23 @@ def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
     assert "(first 20 of 300 images, digits test, given labels)\n" in out
     message = fails(capsys, "evaluate", str(run), "--data", str(digits.path), "--split", "train")
     assert "holds the split 'test', not 'train'" in message
+
+
+def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys):
+    model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
+    save(model, tmp_path / "run")
+    x = formats.pictures(6, 8, channels=1)
+    folder = formats.picture_folder(tmp_path / "in", x)
+    (folder / "00004.png").write_bytes(b"damaged")
+    command = ["evaluate", tmp_path / "run", "--data", folder, "--json", tmp_path / "r.json"]
+    assert "00004.png: damaged" in fails(capsys, *map(str, command))
+    main([*map(str, command), "--limit", "4"])
+    found = json.loads((tmp_path / "r.json").read_text())
+    exact = bits(model, torch.from_numpy(x[:4].astype(np.int64)))
+    assert found["bits"] == pytest.approx(float(exact.sum()), rel=1e-6)
+    assert capsys.readouterr().out.endswith("(first 4 images, in)\n")
+    data = {"title": "in", "split": None, "examples": 4, "beginning": True}
+    assert found["data"] == data | {"sha256": hashlib.sha256(x[:4].tobytes()).hexdigest()}
 
 
 def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):

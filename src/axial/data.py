@@ -74,6 +74,8 @@ class Description:
     """What a careful reader should know."""
     command: str
     """The command that made the file."""
+    beginning: bool = False
+    """Whether these are only the first examples of a source that goes on after them."""
 
     @property
     def title(self) -> str:
@@ -90,8 +92,10 @@ class Description:
 
     def to_json(self) -> str:
         """The text of the file beside the array."""
-        shape = [self.count, *self.axes, self.channels]
-        return json.dumps({"format": FORMAT, "shape": shape, **asdict(self)}, indent=2) + "\n"
+        found = {"format": FORMAT, "shape": [self.count, *self.axes, self.channels], **asdict(self)}
+        if not self.beginning:
+            del found["beginning"]  # only what is read for one command is ever cut
+        return json.dumps(found, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, path: Path) -> "Description":
@@ -112,6 +116,8 @@ class Description:
             for name, least, most in (("values", 2, MOST_VALUES), ("count", 1, 1 << 62)):
                 if type(found[name]) is not int or not least <= found[name] <= most:
                     raise ValueError(f"{name} is {found[name]!r}")
+            if not isinstance(found.get("beginning", False), bool):
+                raise ValueError(f"beginning is {found['beginning']!r}")
             description = cls(**found)
             _check_kinds(description, _KINDS)
             if description.labels:

@@ -93,6 +93,7 @@ class Evaluation:
                 "split": self.data.split,
                 "sha256": self.data.sha256,
                 "examples": self.data.count,
+                "beginning": self.data.beginning,
             },
             "given_labels": self.labels,
             "given": self.given,
@@ -112,10 +113,12 @@ class Evaluation:
 
     def _examples(self) -> str:
         count, available = len(self.bits), self.data.count
+        cut = "first " * self.data.beginning
+        every = f"{available:,} {self.kind}{'s' * (available > 1)}"
         if count == available:
-            return f"{count:,} {self.kind}{'s' * (count > 1)}"
+            return f"{cut}{every}"
         first = "first " if np.array_equal(self.index, np.arange(count)) else ""
-        return f"{first}{count:,} of {available:,} {self.kind}{'s' * (available > 1)}"
+        return f"{first}{count:,} of {'the ' * bool(cut)}{cut}{every}"
 
 
 def evaluate(

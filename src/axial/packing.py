@@ -67,24 +67,26 @@ def pack(
     workers: int | None = None,
     progress: bool = False,
     shown: Path | None = None,
+    limit: int | None = None,
 ) -> PackReport:
     """Write a source as one packed array, whole or not at all.
 
     `workers` defaults to one for each core; `progress` draws a bar on standard error. `shown` is
-    what the description calls the file, if it is to be moved there.
+    what the description calls the file, if it is to be moved there. With a `limit` only the first
+    so many examples are read, unless all must be seen to tell how many classes there are.
     """
     options = options or ReadOptions()
     opened = open_source(source, _as_packed(options) if is_packed(source) else options)
     if _is_same_file(source, out):
         raise DataError(f"{out}: would replace the very file it is made from; use another --out")
     with PackedWriter(out) as writer:
-        collector = _Collector(writer, opened, skip_bad=options.skip_bad)
+        collector = _Collector(writer, opened, skip_bad=options.skip_bad, limit=limit)
         if is_packed(source):
             collector.inherit(open_packed(source))
         try:
             with (
-                closing(_decoded(opened, _workers(workers))) as pieces,
-                counting("packing", opened.count, shown=progress) as advance,
+                closing(collector.wanted(_workers(workers))) as pieces,
+                counting("packing", limit or opened.count, shown=progress) as advance,
             ):
                 for piece in pieces:
                     collector.add(piece)
@@ -144,10 +146,14 @@ def command(
 class _Collector:
     """Takes decoded records in order, checks that they fit together, and writes them."""
 
-    def __init__(self, writer: PackedWriter, source: Source, *, skip_bad: bool) -> None:
+    def __init__(
+        self, writer: PackedWriter, source: Source, *, skip_bad: bool, limit: int | None
+    ) -> None:
         self.writer = writer
         self.source = source
         self.skip_bad = skip_bad
+        self.limit = limit
+        self.beginning = False
         self.bad: list[str] = []
         self.skipped = 0
         self.largest = 0
@@ -163,8 +169,31 @@ class _Collector:
         source.values = source.values or about.values
         source.notes = [*about.notes]
         if about.labels is not None and packed.labels is not None:
-            self.labels = [packed.labels]
+            self.labels = [packed.labels[: self.limit]]
             source.names, source.classes = about.labels.names, about.labels.classes
+
+    @property
+    def missing(self) -> int | None:
+        """How many more examples are wanted; None for all there are."""
+        return None if self.limit is None else self.limit - self.writer.count
+
+    def wanted(self, workers: int) -> Generator[_Piece, None, None]:
+        """Decoded pieces until there is enough; to be closed, which ends the workers.
+
+        No more records are decoded than examples are missing, unless one holds several.
+        """
+        records, decode = self.source.records, self.source.decode
+        for record in records:
+            if self.missing == 0:
+                self.beginning = True
+                return
+            others = islice(records, None if self.missing is None else self.missing - 1)
+            with closing(_decoded(chain([record], others), decode, workers)) as pieces:
+                for piece in pieces:
+                    if self.missing == 0:
+                        self.beginning = True
+                        return
+                    yield piece
 
     def add(self, piece: _Piece) -> None:
         """Write a decoded piece; what does not fit is an error, or skipped and counted."""
@@ -181,15 +210,26 @@ class _Collector:
                 self.skipped += 1
                 self.bad += [str(error)] if len(self.bad) < 10 else []
             else:
-                rows.append(record.data)
+                room = self._room(record, sum(map(len, rows)))
+                rows.append(record.data[:room])
                 if record.label is not None:
-                    labels.append(np.broadcast_to(record.label, (len(record.data),)))
+                    labels.append(np.broadcast_to(record.label, (len(record.data),))[:room])
         if rows:
             x = rows[0] if len(rows) == 1 else np.concatenate(rows)
             self.largest = max(self.largest, int(x.max()))
             self.writer.append(x)
         if labels:
             self.labels.append(np.concatenate(labels).astype(np.int64))
+
+    def _room(self, record: Record, before: int) -> int | None:
+        """How many of a record's examples are wanted after those before it; None for all."""
+        if record.label is not None and not self.source.classes:
+            self.limit = None  # only the whole source tells how many classes there are
+        if self.missing is None:
+            return None
+        room = self.missing - before
+        self.beginning |= len(record.data) > room
+        return room
 
     def finish(self, made_by: str) -> None:
         """Write the description and put everything in place."""
@@ -203,7 +243,7 @@ class _Collector:
                 f"{source.name}: holds the value {self.largest}, beyond --values {values}; "
                 f"use at least {self.largest + 1}"
             )
-        if source.official and count != source.official:
+        if source.official and count != source.official and not self.beginning:
             source.notes.append(
                 f"{count:,} examples, but the official split has {source.official:,}"
             )
@@ -228,6 +268,7 @@ class _Collector:
             skipped=self.skipped,
             notes=tuple(source.notes),
             command=made_by,
+            beginning=self.beginning,
         )
 
     def _check(self, record: Record) -> None:
@@ -263,18 +304,20 @@ def _misfit(where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...]
     return f"{where}: is {mine}, but {first} is {theirs}; use --size or --patches to make all alike"
 
 
-def _decoded(source: Source, workers: int) -> Generator[_Piece, None, None]:
+def _decoded(
+    records: Iterator[Record | DataError], decode: _Decode | None, workers: int
+) -> Generator[_Piece, None, None]:
     """The records of a source in their order, decoded; to be closed, which ends the workers."""
-    if source.decode is None:
-        yield from ([record] for record in source.records)
+    if decode is None:
+        yield from ([record] for record in records)
         return
-    pieces = _Pieces(source.records)
+    pieces = _Pieces(records)
     head = list(islice(pieces, 2))
     if workers == 1 or len(head) < 2:
         for piece in chain(head, pieces):
-            yield pieces.learn(_decode(source.decode, piece))
+            yield pieces.learn(_decode(decode, piece))
         return
-    with closing(_in_parallel(source.decode, chain(head, pieces), workers)) as decoded:
+    with closing(_in_parallel(decode, chain(head, pieces), workers)) as decoded:
         yield from map(pieces.learn, decoded)
 
 

@@ -150,6 +150,7 @@ def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
         trained=request.data is None,
         workers=workers,
         progress=team.main,
+        limit=request.limit,
     )
 
 

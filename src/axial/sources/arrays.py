@@ -163,6 +163,7 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         reader="array" if not name else f"array {name!r} of an .npz",
         split=options.split,
         values=values,
+        classes=0 if labels is None else max(0, int(labels.max()) + 1),
         count=stream.shape[0],
         records=_records(chunks, where, labels, dtype_for(values or 256), channels=channels),
         notes=notes,
