@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from axial.config import MOST_VALUES
 from axial.data import Array, dtype_for
 from axial.errors import DataError
-from axial.sources.archives import DAMAGE, CutZip, open_maybe_gzip, open_zip
+from axial.sources.archives import DAMAGE, CutZip, open_unpacked, open_zip
 from axial.sources.options import ReadOptions
 from axial.sources.record import (
     CHUNK,
@@ -316,7 +316,7 @@ def open_idx(path: Path, options: ReadOptions) -> Source:
         split = choose_split(options.split, [split], path) if split else options.split
     beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
     labels = _idx_labels(beside) if beside != file and beside.is_file() else None
-    with open_maybe_gzip(file) as stream:
+    with open_unpacked(file) as stream:
         shape = _idx_shape(stream, file)
     if len(shape) < 2:
         raise DataError(f"{file}: claims the shape {shape}: examples without axes; use another")
@@ -349,7 +349,7 @@ def _idx_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
 
 
 def _idx_labels(path: Path) -> Array:
-    with open_maybe_gzip(path) as stream:
+    with open_unpacked(path) as stream:
         shape = _idx_shape(stream, path)
         if len(shape) > 1:
             raise DataError(f"{path}: claims the shape {shape}, but labels are one row; remove it")
@@ -374,7 +374,7 @@ def _idx_records(
         raise DataError(
             f"{path}: holds {count} examples, but there are {len(labels)} labels; fetch both again"
         )
-    with open_maybe_gzip(path) as stream:
+    with open_unpacked(path) as stream:
         _idx_shape(stream, path)
         for start in range(0, count, step := rows_per_chunk(row)):
             wanted = min(step, count - start)
