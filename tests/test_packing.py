@@ -16,6 +16,7 @@ from axial.errors import DataError
 from axial.packing import command, open_data, pack
 from axial.sources.options import ReadOptions
 from axial.sources.record import CHUNK, Record
+from axial.survey import survey_file
 
 
 def folder_of_pictures(tmp_path, count=200):
@@ -51,8 +52,24 @@ def test_the_first_bad_picture_is_named_whatever_the_number_of_workers(tmp_path,
     assert not (tmp_path / "out").exists()
     report = pack(folder, tmp_path / "out" / "x.npy", ReadOptions(skip_bad=True), workers=workers)
     assert len(report.packed) == 198 and report.packed.description.skipped == 2
-    assert "skipped     2, the first:" in str(report) and "a/0150.png" in str(report)
+    assert "skipped     2 records, the first:" in str(report) and "a/0150.png" in str(report)
     assert len(report.packed.labels) == 198
+
+
+def test_what_skipped_counts_is_said_where_it_is_counted(tmp_path):
+    """An array cut in the middle is one record, of however many examples."""
+    np.save(tmp_path / "a.npy", formats.pictures(100, 8))
+    with (tmp_path / "a.npy").open("r+b") as file:
+        file.truncate(60 * 8 * 8 * 3)
+    report = pack(tmp_path / "a.npy", tmp_path / "b.npy", ReadOptions(skip_bad=True))
+    assert len(report.packed) == 59 and "skipped     1 record, the first:" in str(report)
+    said = "a skipped record is a picture, a clip or the rest of a file: one example or more"
+    assert said in str(report)
+    about = json.loads((tmp_path / "b.json").read_text())
+    assert about["skipped"] == 1 and said in about["notes"]
+    assert "skipped     1 record" in survey_file(tmp_path / "b.npy", None)
+    whole = pack(folder_of_pictures(tmp_path), tmp_path / "c.npy", ReadOptions(skip_bad=True))
+    assert "skipped" not in str(whole)
 
 
 def test_when_everything_is_bad_the_first_is_named(tmp_path):

@@ -69,7 +69,7 @@ class Description:
     sha256: str
     """Hash of the elements in the file's order, without its header."""
     skipped: int
-    """Examples left out because they could not be read."""
+    """Records left out because they could not be read: a picture, a clip, the rest of a file."""
     notes: tuple[str, ...]
     """What a careful reader should know."""
     command: str
@@ -81,6 +81,11 @@ class Description:
     def title(self) -> str:
         """Data set, version and split, as every printed bits/dim names them."""
         return " ".join(filter(None, (self.source, self.version, self.split)))
+
+    @property
+    def left_out(self) -> str:
+        """How much was skipped, in words."""
+        return f"{self.skipped:,} record{'s' * (self.skipped > 1)}"
 
     @property
     def shape(self) -> DataShape:

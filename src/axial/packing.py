@@ -31,6 +31,7 @@ from axial.sources.record import Record, Source
 
 _RECORDS = 64
 _PIECE_BYTES = 16 << 20
+_SKIPPED = "a skipped record is a picture, a clip or the rest of a file: one example or more"
 _Piece = list[Record | DataError]
 _Decode = Callable[[Record], Array]
 
@@ -54,7 +55,7 @@ class PackReport:
             "sha256": about.sha256,
         }
         if about.skipped:
-            lines["skipped"] = f"{about.skipped:,}, the first: {self.bad[0]}"
+            lines["skipped"] = f"{about.left_out}, the first: {self.bad[0]}"
         rows = [*lines.items(), *(("note", note) for note in about.notes)]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
@@ -247,6 +248,8 @@ class _Collector:
             source.notes.append(
                 f"{count:,} examples, but the official split has {source.official:,}"
             )
+        if self.skipped:
+            source.notes.append(_SKIPPED)
         labels = self._all_labels()
         most = -1 if labels is None else int(labels.max())
         classes = source.classes or most + 1
