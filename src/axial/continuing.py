@@ -15,7 +15,7 @@ from axial.causal import order
 from axial.completion import complete, is_exact, kept_part
 from axial.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
 from axial.data import Array, Packed
-from axial.drawing import Growing, Studio
+from axial.drawing import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
 from axial.fitting import as_clips, open_clips
 from axial.model import AxialTransformer
@@ -44,6 +44,8 @@ def continue_(
         packed = task.open(source, Path(scratch), reading)
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
+        missing = blank(len(originals) * how.count, task.result)
+        output.check_size(task.shown(originals, known.numpy(), missing))
         if what.candidates == 1 and team.main and not task.exact:
             print(
                 "what is kept of later channels is forced on what is drawn before it: not the "
