@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -273,3 +274,22 @@ def test_being_ended_leaves_nothing_and_no_workers(tmp_path, how):
     wait_until(lambda: not processes_of(run.pid))
     assert not (out / "a.npy").exists()
     assert how == signal.SIGKILL or not any(out.iterdir())
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2])
+def test_an_interrupt_while_the_workers_start_is_quiet_and_leaves_nothing(tmp_path, seconds):
+    """It goes to every process of the command, as from a terminal."""
+    data = formats.png(formats.pictures(1, 64)[0])
+    path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(20_000)})
+    run = subprocess.Popen(
+        f"{sys.executable} -m axial data {path} --out {tmp_path}/out/a.npy --workers 2".split(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: processes_of(run.pid) >= 2)
+    time.sleep(seconds)
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.communicate(timeout=60)[1] == "" and run.returncode == 130
+    wait_until(lambda: not processes_of(run.pid))
+    assert not (tmp_path / "out").exists()

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -369,9 +370,11 @@ def _in_parallel(
     context = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_quiet)
     waiting: deque[Future[_Piece]] = deque()
+    resource_tracker.ensure_running()  # which unblocks interrupts when it starts
     try:
         for piece in pieces:
-            waiting.append(pool.submit(_decode, decode, piece))
+            with _uninterrupted():  # a worker is started here as long as there are too few
+                waiting.append(pool.submit(_decode, decode, piece))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
         while waiting:
@@ -383,6 +386,26 @@ def _in_parallel(
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off an interrupt to the end; processes that are started meanwhile never see one.
+
+    They inherit what is blocked. Here another thread, of a library, may still be given it.
+    """
+    asked: list[int] = []
+    ours = threading.current_thread() is threading.main_thread()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    handler = signal.signal(signal.SIGINT, lambda *_: asked.append(1)) if ours else None
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+    if asked:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _quiet() -> None:
