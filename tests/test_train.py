@@ -385,6 +385,7 @@ def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
     (tmp_path / "mine.txt").write_text("keep")
     assert "not empty" in fails("train", "digits", "--out", tmp_path, *COMMON)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert "/: is there already and not empty" in fails("train", "digits", "--out", "/", *COMMON)
     with Run(alone).locked():
         assert "another process is training here" in fails("train", "--resume", alone)
 

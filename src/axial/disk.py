@@ -22,7 +22,7 @@ def flush(path: Path) -> None:
 
 def unfinished(path: Path) -> Path:
     """What is to become `path` is called so until then, beside it."""
-    return path.with_name(f".{path.name}-unfinished")
+    return path.parent / f".{path.name}-unfinished"  # even of /, which has no name
 
 
 @contextmanager

@@ -85,10 +85,11 @@ def pack(
         collector = _Collector(writer, opened, skip_bad=options.skip_bad, limit=limit)
         if is_packed(source):
             collector.inherit(open_packed(source))
+        expected = min(filter(None, (limit, opened.count)), default=None)
         try:
             with (
                 closing(collector.wanted(_workers(workers))) as pieces,
-                counting("packing", limit or opened.count, shown=progress) as advance,
+                counting("packing", expected, shown=progress) as advance,
             ):
                 for piece in pieces:
                     collector.add(piece)
