@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -73,10 +73,13 @@ class Ranks:
     def first_main(self, do: Callable[[], _T]) -> _T:
         """Do something on the main rank, then on the others; if it fails there, all end.
 
-        The main rank tells why; the others have nothing to add.
+        The main rank tells why; the others have nothing to add, and end after it, for torchrun
+        ends all once one has ended.
         """
         if not self.main:
             if self.most(0):
+                with suppress(RuntimeError):  # until the main rank has left us
+                    self.wait()
                 sys.exit(1)
             return do()
         try:
