@@ -1,6 +1,9 @@
 """Models tiny enough to enumerate, in float64, with every layer speaking at full scale."""
 
 import importlib.util
+import os
+import socket
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
@@ -131,6 +134,31 @@ def load_script(path):
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def both_ranks(*args):
+    """Status and words of each of two ranks of a command; torchrun would end one for the other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "axial", *map(str, args)]
+    started = [
+        subprocess.Popen(
+            command,
+            env=os.environ | job | {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        said = [process.communicate(timeout=90) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.returncode, *words) for process, words in zip(started, said, strict=True)]
 
 
 def pytest_collection_modifyitems(items):

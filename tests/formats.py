@@ -77,8 +77,8 @@ def planes(x):
 
 
 def tar(path, files):
-    """A tar of {name: bytes} in that order; gzipped if its name says so."""
-    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
+    """A tar of {name: bytes} in that order; packed as its name says."""
+    with tarfile.open(path, f"w:{path.suffix[1:].removeprefix('tar')}") as archive:
         for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)

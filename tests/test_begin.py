@@ -1,16 +1,20 @@
 """How a run begins, what it refuses, and that a refusal leaves nothing behind."""
 
+import os
+import signal
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import formats
 import numpy as np
 import pytest
 import torch
 from small_runs import ALONE, COMMON, STEPS, command, fails, plan
 
 import axial
-from axial import DataError
+from axial import ConfigError, DataError
 from axial.begin import _create, begin
 from axial.cli import main
 from axial.packing import pack
@@ -37,7 +41,8 @@ def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tm
     said = [process.communicate()[1] for process in (one, two)]
     status = [one.returncode, two.returncode]
     assert sorted(status) == [0, 1]
-    assert f"axial: {out}: holds a run already" in said[status.index(1)]
+    loser = said[status.index(1)].splitlines()[-1]
+    assert "holds a run already" in loser or "another process is starting a run here" in loser
     assert Run(out).about["training"]["seed"] == (0 if one.returncode == 0 else 7)
     assert Run(out).newest()[0]["step"] == STEPS
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -52,6 +57,7 @@ def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
     (tmp_path / "mine.txt").write_text("keep")
     assert "not empty" in fails("train", "digits", "--out", tmp_path, *COMMON)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert "/: is there already and not empty" in fails("train", "digits", "--out", "/", *COMMON)
     with Run(alone).locked():
         assert "another process is training here" in fails("train", "--resume", alone)
 
@@ -64,6 +70,39 @@ def test_a_run_may_begin_in_an_empty_folder_where_the_user_stands(tmp_path, monk
     assert tmp_path.stat().st_ino == inode, "a mount point could not be replaced"
     assert not list(tmp_path.glob(".*-*"))
     axial.load(tmp_path)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_start_that_was_killed_left_goes_with_the_next_and_a_living_one_is_let_be(
+    tmp_path, there
+):
+    picture = formats.png(formats.pictures(1, 64)[0])
+    many = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": picture for i in range(20_000)})
+    out = tmp_path / "runs" / "run"
+    out.parent.mkdir()
+    if there:
+        out.mkdir()
+    process = subprocess.Popen(
+        command("train", "small", "--data", many, "--out", out, *COMMON),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    packed = lambda: [path for path in out.parent.rglob("*.npy*") if path.stat().st_size]  # noqa: E731
+    while not packed():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGSTOP)
+    try:
+        kept = packed()
+        with pytest.raises(ConfigError, match="another process is starting a run here"):
+            begin(plan(), out, ALONE)
+        assert kept and packed() == kept
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    begin(plan(), out, ALONE)
+    assert [path.name for path in out.parent.iterdir()] == ["run"]
+    assert {path.name for path in out.iterdir()} - {".lock"} == {"data", "run.json"}
 
 
 def test_an_empty_folder_stays_empty_where_a_run_cannot_begin(tmp_path):

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -129,6 +131,51 @@ def test_an_error_while_writing_leaves_nothing_and_the_old_array_whole(tmp_path)
         raise ZeroDivisionError
     assert files(tmp_path) == ["a.json", "a.npy"]
     assert np.array_equal(open_packed(path).array, old)
+
+
+def test_of_two_who_write_one_array_the_second_is_refused_and_the_first_ends_whole(tmp_path):
+    x = formats.pictures(6, 4)
+    path = tmp_path / "a.npy"
+    with PackedWriter(path) as writer:
+        writer.append(x)
+        with pytest.raises(DataError, match=r"a\.npy: another process is writing it; wait"):
+            write(path, x[:2])
+        writer.append(x)
+        writer.finish(None, 0, None, **FACTS)
+    assert np.array_equal(open_packed(path).array, np.concatenate([x, x]))
+    assert files(tmp_path) == ["a.json", "a.npy"]
+    write(path, x[:2])
+    assert np.array_equal(open_packed(path).array, x[:2])
+
+
+def test_a_disk_without_locks_is_written_to(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)  # as a cluster's disk may
+    x = formats.pictures(6, 4)
+    write(tmp_path / "a.npy", x)
+    assert np.array_equal(open_packed(tmp_path / "a.npy").array, x)
+
+
+DIED = """
+import os, sys
+from axial.data import PackedWriter
+import numpy as np
+with PackedWriter(sys.argv[1]) as writer:
+    writer.append(np.zeros((2000, 4, 4, 3), np.uint8))
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path):
+    path = tmp_path / "a.npy"
+    for _ in range(2):
+        ended = subprocess.run([sys.executable, "-c", DIED, str(path)], check=False)
+        assert ended.returncode == -signal.SIGKILL and not path.exists() and files(tmp_path)
+    x = formats.pictures(6, 4)
+    write(path, x)
+    assert files(tmp_path) == ["a.json", "a.npy"] and np.array_equal(open_packed(path).array, x)
 
 
 def test_a_file_cut_short_while_it_is_open_is_an_error_and_no_crash(tmp_path):

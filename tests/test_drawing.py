@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -290,6 +291,20 @@ def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):
     message = refused("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", "--count", 1)
     assert "a.npy: cannot be written (No space left on device)" in message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["sample", "complete"])
+def test_a_moving_picture_that_will_be_too_large_is_refused_before_it_is_drawn(
+    checkpoints, tmp_path, monkeypatch, capsys, command
+):
+    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 3, 4), np.uint8))
+    source = [tmp_path / "x.npy", "--channels-none", "--keep", 1] if command == "complete" else []
+    how = ["--count", 8000, "--out", tmp_path / "a.mp4"]
+    message = refused(command, checkpoints / "volume", *source, *how)
+    assert re.search(r"a\.mp4: 1,\d+ x 17,\d+ pixels are more than a \.mp4 holds", message)
+    assert "lines drawn" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
 @pytest.mark.parametrize(("kind", "height"), [("gif", 65_536), ("mp4", 16_386)])

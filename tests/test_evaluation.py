@@ -1,3 +1,4 @@
+import hashlib
 import json
 import math
 import re
@@ -9,10 +10,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import formats
 import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, config, random_input, tiny_model
+from conftest import VARIANTS, both_ranks, config, random_input, tiny_model
 from PIL import Image
 from safetensors.numpy import save_file
 from test_cli import fails
@@ -374,6 +376,23 @@ def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
     assert "holds the split 'test', not 'train'" in message
 
 
+def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys):
+    model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
+    save(model, tmp_path / "run")
+    x = formats.pictures(6, 8, channels=1)
+    folder = formats.picture_folder(tmp_path / "in", x)
+    (folder / "00004.png").write_bytes(b"damaged")
+    command = ["evaluate", tmp_path / "run", "--data", folder, "--json", tmp_path / "r.json"]
+    assert "00004.png: damaged" in fails(capsys, *map(str, command))
+    main([*map(str, command), "--limit", "4"])
+    found = json.loads((tmp_path / "r.json").read_text())
+    exact = bits(model, torch.from_numpy(x[:4].astype(np.int64)))
+    assert found["bits"] == pytest.approx(float(exact.sum()), rel=1e-6)
+    assert capsys.readouterr().out.endswith("(first 4 images, in)\n")
+    data = {"title": "in", "split": None, "examples": 4, "beginning": True}
+    assert found["data"] == data | {"sha256": hashlib.sha256(x[:4].tobytes()).hexdigest()}
+
+
 def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
     found = config((3, 4))
     save(tiny_model(found, dtype=torch.float32), tmp_path / "run")
@@ -457,6 +476,16 @@ def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys
     )
     for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel", "examples"):
         assert two[name] == alone[name]
+
+
+def test_two_ranks_tell_once_what_only_the_main_one_meets(run, digits, tmp_path):
+    data = ["--data", digits.path, "--device", "cpu", "--limit", "8"]
+    line = "axial: {}: is no part of an evaluation"
+    (tmp_path / "r.json.partial").write_text("another's")
+    ended = both_ranks("evaluate", run, *data, "--json", tmp_path / "r.json")
+    (status, _, said), (other, _, nothing) = ended
+    assert status == 1 and other == 1 and nothing == "", nothing
+    assert said.startswith(line.format(tmp_path / "r.json.partial")) and said.count("\n") == 1
 
 
 def test_a_result_is_written_even_if_it_cannot_be_printed(run, digits, tmp_path):

@@ -362,6 +362,35 @@ def test_the_description_says_what_was_done_to_pictures(tmp_path):
         assert packed(source, tmp_path).description.notes == ()
 
 
+def several(path, **how):
+    """Three pictures in one file."""
+    first, *others = [Image.fromarray(x) for x in formats.pictures(3, 16)]
+    path.parent.mkdir(exist_ok=True)
+    first.save(path, save_all=True, append_images=others, **how)
+    return path
+
+
+def test_files_of_several_pictures_are_told_as_what_they_are(tmp_path):
+    """--frames means nothing to any of these."""
+    each = "not one picture; save each as a file of its own"
+    film = f"{each}, or all as a video file (.gif, .mp4), which is read with --frames"
+    for name, told in (
+        ("a.tif", f"3 pages, {each}"),
+        ("a.png", f"3 frames, {film}"),
+        ("a.webp", f"3 frames, {film}"),
+    ):
+        path = several(tmp_path / "in" / name)
+        assert refused(path, tmp_path).endswith(f"in/{name}: holds {told}")
+        assert refused(tmp_path / "in", tmp_path).endswith(f"in/{name}: holds {told}")
+        path.unlink()
+    path = several(tmp_path / "in" / "a.gif", duration=100)
+    assert "a.gif: is animated; cut it into clips by --frames" in refused(path.parent, tmp_path)
+    assert packed(path.parent, tmp_path, frames=3).array.shape == (1, 3, 16, 16, 3)
+    inside = formats.tar(tmp_path / "a.tar", {"a.gif": path.read_bytes()})
+    (tmp_path / "out" / "a.npy").unlink()
+    assert refused(inside, tmp_path).endswith(f": holds 3 frames, {film}")
+
+
 def test_an_interrupt_in_the_midst_of_an_archive_leaves_nothing(tmp_path):
     data = formats.png(formats.pictures(1, 64)[0])
     path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(20_000)})

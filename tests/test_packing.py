@@ -1,10 +1,12 @@
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 
+import datasets
 import formats
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from axial.data import open_packed
 from axial.errors import DataError
 from axial.packing import command, open_data, pack
 from axial.sources.options import ReadOptions
-from axial.sources.record import Record
+from axial.sources.record import CHUNK, Record
+from axial.survey import survey_file
 
 
 def folder_of_pictures(tmp_path, count=200):
@@ -50,8 +53,24 @@ def test_the_first_bad_picture_is_named_whatever_the_number_of_workers(tmp_path,
     assert not (tmp_path / "out").exists()
     report = pack(folder, tmp_path / "out" / "x.npy", ReadOptions(skip_bad=True), workers=workers)
     assert len(report.packed) == 198 and report.packed.description.skipped == 2
-    assert "skipped     2, the first:" in str(report) and "a/0150.png" in str(report)
+    assert "skipped     2 records, the first:" in str(report) and "a/0150.png" in str(report)
     assert len(report.packed.labels) == 198
+
+
+def test_what_skipped_counts_is_said_where_it_is_counted(tmp_path):
+    """An array cut in the middle is one record, of however many examples."""
+    np.save(tmp_path / "a.npy", formats.pictures(100, 8))
+    with (tmp_path / "a.npy").open("r+b") as file:
+        file.truncate(60 * 8 * 8 * 3)
+    report = pack(tmp_path / "a.npy", tmp_path / "b.npy", ReadOptions(skip_bad=True))
+    assert len(report.packed) == 59 and "skipped     1 record, the first:" in str(report)
+    said = "a skipped record is a picture, a clip or the rest of a file: one example or more"
+    assert said in str(report)
+    about = json.loads((tmp_path / "b.json").read_text())
+    assert about["skipped"] == 1 and said in about["notes"]
+    assert "skipped     1 record" in survey_file(tmp_path / "b.npy", None)
+    whole = pack(folder_of_pictures(tmp_path), tmp_path / "c.npy", ReadOptions(skip_bad=True))
+    assert "skipped" not in str(whole)
 
 
 def test_when_everything_is_bad_the_first_is_named(tmp_path):
@@ -60,6 +79,67 @@ def test_when_everything_is_bad_the_first_is_named(tmp_path):
         path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(DataError, match=r"no examples; the first of 2 bad ones: .*00000\.png"):
         pack(folder, tmp_path / "x.npy", ReadOptions(skip_bad=True))
+
+
+def source_damaged_after(tmp_path, form, kept):
+    """A source of 8 x 8 pictures of which only the first `kept` can be read, and these."""
+    x = formats.pictures(kept + 3, 8)
+    files = {f"{i:05}.png": formats.png(picture) for i, picture in enumerate(x)}
+    files |= {name: data[:60] for name, data in list(files.items())[kept:]}
+    if form == "folder":
+        (tmp_path / "in").mkdir()
+        for name, data in files.items():
+            (tmp_path / "in" / name).write_bytes(data)
+        return tmp_path / "in", x[:kept]
+    if form == "tar":
+        return formats.tar(tmp_path / "a.tar", files), x[:kept]
+    row = 8 * 8 * 3
+    more = CHUNK // row * row  # what is read at once is whole
+    x = np.concatenate([x[:kept], np.zeros((more // row, 8, 8, 3), np.uint8)])
+    np.save(tmp_path / "a.npy", x)
+    with (tmp_path / "a.npy").open("r+b") as file:
+        file.truncate((tmp_path / "a.npy").stat().st_size - 10)
+    return tmp_path / "a.npy", x[:kept]
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "npy"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_with_a_limit_nothing_beyond_it_is_decoded(tmp_path, form, workers):
+    source, x = source_damaged_after(tmp_path, form, 5)
+    found = pack(source, tmp_path / "b.npy", workers=workers, limit=5).packed
+    assert np.array_equal(found.array, x) and found.description.beginning
+    assert open_packed(found.path).description == found.description
+    with pytest.raises(DataError, match="damaged or cut short"):
+        pack(source, tmp_path / "b.npy", workers=workers, limit=6 if form != "npy" else None)
+
+
+def test_a_limit_counts_what_can_be_read_and_is_no_beginning_if_that_is_all(tmp_path):
+    folder = folder_of_pictures(tmp_path, 20)
+    (folder / "a/0002.png").write_bytes(b"")
+    skip = ReadOptions(skip_bad=True)
+    wanted = formats.pictures(20, 8)
+    order = [0, *range(4, 20, 2), *range(1, 20, 2)]  # a/ before b/, without the bad one
+    for limit in (1, 2, 7, 19, 30):
+        found = pack(folder, tmp_path / "x.npy", skip, workers=2, limit=limit).packed
+        assert np.array_equal(found.array, wanted[order[:limit]])
+        assert found.description.beginning == (limit < 19)
+        assert found.description.labels.classes == 2 and len(found.labels) == len(found)
+        assert found.description.skipped == (limit > 1)
+    options = ReadOptions(skip_bad=True, size=4, patches=True)
+    cut = pack(folder, tmp_path / "x.npy", options, limit=6).packed
+    patches = wanted[[0, 4]].reshape(2, 2, 4, 2, 4, 3).swapaxes(2, 3).reshape(8, 4, 4, 3)
+    assert np.array_equal(cut.array, patches[:6]) and cut.description.beginning
+    assert cut.labels.tolist() == [0] * 6
+
+
+def test_a_limit_leaves_the_number_of_classes_as_it_is(tmp_path):
+    np.savez(tmp_path / "a.npz", x=formats.pictures(9, 4), y=np.arange(9) % 5)
+    found = pack(tmp_path / "a.npz", tmp_path / "b.npy", limit=2).packed
+    assert found.shape.classes == 5 and found.labels.tolist() == [0, 1]
+    rows = {"image": list(formats.pictures(9, 4)), "label": [0, 1, 2] * 3}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "hub")
+    found = pack(tmp_path / "hub", tmp_path / "c.npy", limit=2).packed
+    assert found.shape.classes == 3 and len(found) == 9 and not found.description.beginning
 
 
 def test_the_command_says_what_was_asked_and_makes_the_same_again(tmp_path):
@@ -194,3 +274,22 @@ def test_being_ended_leaves_nothing_and_no_workers(tmp_path, how):
     wait_until(lambda: not processes_of(run.pid))
     assert not (out / "a.npy").exists()
     assert how == signal.SIGKILL or not any(out.iterdir())
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2])
+def test_an_interrupt_while_the_workers_start_is_quiet_and_leaves_nothing(tmp_path, seconds):
+    """It goes to every process of the command, as from a terminal."""
+    data = formats.png(formats.pictures(1, 64)[0])
+    path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(20_000)})
+    run = subprocess.Popen(
+        f"{sys.executable} -m axial data {path} --out {tmp_path}/out/a.npy --workers 2".split(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: processes_of(run.pid) >= 2)
+    time.sleep(seconds)
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.communicate(timeout=60)[1] == "" and run.returncode == 130
+    wait_until(lambda: not processes_of(run.pid))
+    assert not (tmp_path / "out").exists()

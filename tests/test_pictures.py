@@ -6,7 +6,15 @@ from test_data import write
 
 from axial.data import open_packed
 from axial.errors import DataError
-from axial.pictures import _with_scale, bit_map, sheet, write_map, write_preview, write_sheet
+from axial.pictures import (
+    _with_scale,
+    bit_map,
+    sheet,
+    sheet_size,
+    write_map,
+    write_preview,
+    write_sheet,
+)
 
 
 def tile(pixels, row, column, size, apart=0):
@@ -102,6 +110,20 @@ def test_grey_frames_in_the_channels_are_a_clip_where_that_is_told():
     assert np.array_equal(sheet(stacked, frames=6), sheet(x))
     assert not np.array_equal(sheet(stacked), sheet(x))
     assert np.array_equal(bit_map(stacked, stacked / 7, frames=6), bit_map(x, x / 7))
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("frames", [None, 1, 2])
+@pytest.mark.parametrize("axes", [(9,), (5, 4), (80, 70), (30, 3, 4), (2, 3, 4, 2)], ids=str)
+def test_the_size_of_a_sheet_is_known_before_it_is_made(axes, frames, group):
+    for count, channels in ((1, 1), (3, 2), (12, 3), (51, 6)):
+        if channels % (frames or 1):
+            continue
+        x = np.zeros((count, *axes, channels), np.uint8)
+        for kept in (None, np.ones(x.shape[1:], bool)):
+            found = sheet(x, frames=frames, kept=kept, group=group)
+            size = sheet_size(x.shape, frames=frames, kept=kept is not None, group=group)
+            assert size == found.shape[:2]
 
 
 def test_what_is_kept_is_framed_and_what_is_missing_left_out():

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from conftest import both_ranks
 from small_runs import ALONE, assert_same_ending, fails, plan
 
 import axial
@@ -181,3 +182,12 @@ def test_weights_before_averaging_can_be_asked_for(alone):
         assert torch.equal(p, tensors[f"weights/{name}"])
     with pytest.raises(ConfigError, match="cannot be used"):
         axial.load(alone, device="nowhere")
+
+
+def test_two_ranks_tell_once_that_another_process_trains_in_the_folder(alone):
+    with Run(alone).locked():
+        ended = both_ranks("train", "--resume", alone, "--device", "cpu")
+    (status, _, said), (other, _, nothing) = ended
+    assert status == 1 and other == 1 and nothing == "", nothing
+    assert said.splitlines()[-1].startswith(f"axial: {alone}: another process is training here")
+    assert "Traceback" not in said

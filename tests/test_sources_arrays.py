@@ -1,11 +1,14 @@
 """Arrays of integers: .npy, .npz, IDX files and the digits."""
 
+import tracemalloc
+
 import formats
 import numpy as np
 import pytest
 from formats import LABELS, packed, refused
 
 from axial.errors import DataError
+from axial.packing import pack
 from axial.sources.arrays import NpyStream
 from axial.sources.options import ReadOptions
 
@@ -132,6 +135,32 @@ def test_a_flipped_bit_in_an_npz_is_noticed(tmp_path):
     (tmp_path / "b.npz").write_bytes(damaged)
     message = refused(tmp_path / "b.npz", tmp_path)
     assert "clips: damaged or cut short (Bad CRC-32" in message
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "compressed"])
+def test_an_array_stored_by_columns_is_read_without_copies_of_it(tmp_path, form):
+    x = np.random.default_rng(0).integers(0, 200, (1000, 128, 128, 2), np.uint8)
+    stored = np.asfortranarray(x)
+    path = tmp_path / f"a.{form[:3].replace('com', 'npz')}"
+    {"npy": np.save, "npz": np.savez, "compressed": np.savez_compressed}[form](path, stored)
+    del stored
+    tracemalloc.start()
+    try:
+        report = pack(path, tmp_path / "b.npy", ReadOptions(channels_last=True), workers=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(report.packed.array, x)
+    whole = 0 if form == "npy" else 1.3 * x.nbytes  # a packed member can only be read whole
+    assert peak < whole + 24 * 2**20
+
+
+def test_an_array_stored_by_columns_that_was_cut_is_one_line(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.asfortranarray(formats.pictures(50, 8)))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+    assert "damaged or cut short at byte 9500 of its 9,600" in refused(path, tmp_path)
 
 
 def test_an_array_is_streamed_in_pieces(tmp_path):

@@ -184,6 +184,32 @@ def test_a_truncated_gzipped_tar_is_one_line(tmp_path):
     assert 0 < len(packed(path, tmp_path, skip_bad=True)) < 20
 
 
+@pytest.mark.parametrize("end", ["bz2", "xz"])
+def test_tars_are_read_however_they_are_packed(tmp_path, end):
+    x = formats.pictures(4, 8)
+    files = {f"{i}.png": formats.png(picture) for i, picture in enumerate(x)}
+    path = formats.tar(tmp_path / f"a.tar.{end}", files)
+    assert np.array_equal(packed(path, tmp_path).array, x)
+    again = path.rename(tmp_path / "mine")  # known by what is in it
+    assert np.array_equal(packed(again, tmp_path).array, x)
+    path = tmp_path / f"cut.tar.{end}"
+    path.write_bytes(again.read_bytes()[:-20])
+    assert f"cut.tar.{end}: damaged or cut short" in refused(path, tmp_path)
+    path.write_bytes(again.read_bytes()[:100] + bytes(50) + again.read_bytes()[150:])
+    assert f"cut.tar.{end}: damaged or cut short" in refused(path, tmp_path)
+    y = np.arange(12) % 10
+    batches = formats.cifar_files(formats.pictures(12, 32), y, "binary")
+    cifar = packed(formats.tar(tmp_path / f"cifar-10-binary.tar.{end}", batches), tmp_path)
+    assert np.array_equal(cifar.labels, y[:10])
+
+
+def test_a_tar_packed_in_a_way_python_cannot_read_is_named(tmp_path):
+    path = tmp_path / "a.tar.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(2000))
+    told = refused(path, tmp_path)
+    assert told.endswith("a.tar.zst: is packed by Zstandard; unpack it and give what comes out")
+
+
 def test_a_tar_entry_that_points_outside_is_refused_and_never_written(tmp_path):
     x = formats.pictures(2, 8)
     for name in ("../../x.png", "/tmp/x.png", "a/../../x.png"):

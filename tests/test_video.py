@@ -239,6 +239,21 @@ def test_a_video_file_is_read_as_far_as_it_goes(checkpoints, tmp_path):
     assert "1.mkv: has 1 frames, fewer than a clip of 2" in message
 
 
+def test_only_the_clips_that_are_continued_are_decoded(checkpoints, tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), np.uint8)
+    (tmp_path / "in").mkdir()
+    video(tmp_path / "in" / "a.mkv", frames)
+    (tmp_path / "in" / "b.mkv").write_bytes(b"no video")
+    how = ["--size", 4, "--keep", 2, "--count", 1]
+    out = [tmp_path / "in", tmp_path / "a.npy", *how]
+    x = continued(checkpoints / "colour", *out, "--examples", 2)
+    small = frames.reshape(6, 4, 4, 4, 4, 3).mean(axis=(2, 4))
+    for clip in range(2):
+        assert np.abs(x[clip, :2] - small[3 * clip : 3 * clip + 2]).max() <= 1
+    wrong = ["complete", checkpoints / "colour", tmp_path / "in", "--out", tmp_path / "b.npy", *how]
+    assert "b.mkv: cannot be decoded" in refused(*wrong, "--examples", 4)
+
+
 def test_colour_frames_along_an_axis_are_said_to_be_forced_once(checkpoints, tmp_path, capsys):
     x = np.random.default_rng(1).integers(0, 256, (2, 3, 4, 4, 3), np.uint8)
     source = write(tmp_path / "x.npy", x)

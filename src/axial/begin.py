@@ -3,8 +3,6 @@
 import errno
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from axial.batches import check_share
 from axial.checkpoint import fingerprint, load
 from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
 from axial.data import Packed, is_packed, open_packed
-from axial.disk import give_usual_mode
+from axial.disk import LOCK, claimed, unfinished
 from axial.errors import ConfigError, DataError
 from axial.fitting import as_modelled
 from axial.packing import open_data
@@ -59,22 +57,28 @@ def begin(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 
 def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
     """Make the run beside its place, or inside if that is there; an error leaves nothing."""
-    check_free(out)
-    check_share(plan.training.batch, ranks.rank, ranks.count)
     try:
         place = out.resolve()
+        for left in (unfinished(place), place / unfinished(place).name):
+            if left.is_dir():
+                with claimed(left):
+                    pass  # a process that died has left it: it goes
+        check_free(out)
+        check_share(plan.training.batch, ranks.rank, ranks.count)
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = place if place.is_dir() else place.parent  # the same disk in either case
-        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=beside))
-        try:
+        scratch = beside / unfinished(place).name
+        with claimed(scratch):
             packed = _open(plan, scratch, out)
             packed.check()  # what run.json says of the data is true of what is trained on
             model, packed, start = _model(plan, packed)
             plan.training.held_out(len(packed))
             write_run(scratch, _about(plan, packed, model, start, scratch))
             _move(scratch, place)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"{out}: another process is starting a run here; wait for it, or choose another --out"
+        ) from error
     except OSError as error:
         check_free(out)  # another process may have been faster
         raise ConfigError(
@@ -85,14 +89,14 @@ def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 
 def _move(scratch: Path, place: Path) -> None:
     """Give a finished run its name; a folder that is there may be a mount, or where we stand."""
-    give_usual_mode(scratch)
     if scratch.parent != place:
         scratch.rename(place)
         return
     if len(list(place.iterdir())) > 1:
         raise FileExistsError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
     for part in sorted(scratch.iterdir()):  # data before run.json, which makes it a run
-        part.rename(place / part.name)
+        if part.name != LOCK:  # by which others know that this is going on
+            part.rename(place / part.name)
 
 
 def _join(out: Path) -> tuple[Run, Packed]:

@@ -15,7 +15,7 @@ from axial.causal import order
 from axial.completion import complete, is_exact, kept_part
 from axial.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
 from axial.data import Array, Packed
-from axial.drawing import Growing, Studio
+from axial.drawing import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
 from axial.fitting import as_clips, open_clips
 from axial.model import AxialTransformer
@@ -44,6 +44,8 @@ def continue_(
         packed = task.open(source, Path(scratch), reading)
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
+        missing = blank(len(originals) * how.count, task.result)
+        output.check_size(task.shown(originals, known.numpy(), missing))
         if what.candidates == 1 and team.main and not task.exact:
             print(
                 "what is kept of later channels is forced on what is drawn before it: not the "
@@ -74,7 +76,7 @@ class _Task:
     """What is kept of each example, and how many frames a clip is to have in the end."""
 
     def __init__(self, config: ModelConfig, what: CompleteConfig) -> None:
-        self.config, self.shape = config, config.data
+        self.config, self.shape, self.count = config, config.data, what.examples
         self.frames = what.frames or self.shape.window
         self.slide: Sliding | None = None
         if what.frames is not None or what.overlap is not None:
@@ -122,10 +124,11 @@ class _Task:
     def open(self, source: str, scratch: Path, reading: ClipOptions) -> Packed:
         """The examples to continue: clips of any length that hold what is to be kept."""
         if self.shape.window is None:
-            return as_clips(open_clips(source, scratch, reading, [1]), self.shape)
+            return as_clips(open_clips(source, scratch, reading, [1], limit=self.count), self.shape)
         least = 1 + int(np.flatnonzero(self._by_frame(self.mask).any(1))[-1])
         lengths = {max(least, length or 1) for length in (1, self.shape.window, self.frames)}
-        packed = as_clips(open_clips(source, scratch, reading, lengths), self.shape)
+        packed = open_clips(source, scratch, reading, lengths, limit=self.count)
+        packed = as_clips(packed, self.shape)
         found = self.shape.frames_in((len(packed), *packed.row_shape))
         if found < least:
             raise DataError(

@@ -9,10 +9,9 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from axial.config import MOST_VALUES, DataShape
-from axial.disk import flush, give_usual_mode
+from axial.disk import flush, locked, unfinished
 from axial.errors import DataError
 
 FORMAT = 1
@@ -70,16 +69,23 @@ class Description:
     sha256: str
     """Hash of the elements in the file's order, without its header."""
     skipped: int
-    """Examples left out because they could not be read."""
+    """Records left out because they could not be read: a picture, a clip, the rest of a file."""
     notes: tuple[str, ...]
     """What a careful reader should know."""
     command: str
     """The command that made the file."""
+    beginning: bool = False
+    """Whether these are only the first examples of a source that goes on after them."""
 
     @property
     def title(self) -> str:
         """Data set, version and split, as every printed bits/dim names them."""
         return " ".join(filter(None, (self.source, self.version, self.split)))
+
+    @property
+    def left_out(self) -> str:
+        """How much was skipped, in words."""
+        return f"{self.skipped:,} record{'s' * (self.skipped > 1)}"
 
     @property
     def shape(self) -> DataShape:
@@ -91,8 +97,10 @@ class Description:
 
     def to_json(self) -> str:
         """The text of the file beside the array."""
-        shape = [self.count, *self.axes, self.channels]
-        return json.dumps({"format": FORMAT, "shape": shape, **asdict(self)}, indent=2) + "\n"
+        found = {"format": FORMAT, "shape": [self.count, *self.axes, self.channels], **asdict(self)}
+        if not self.beginning:
+            del found["beginning"]  # only what is read for one command is ever cut
+        return json.dumps(found, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, path: Path) -> "Description":
@@ -113,6 +121,8 @@ class Description:
             for name, least, most in (("values", 2, MOST_VALUES), ("count", 1, 1 << 62)):
                 if type(found[name]) is not int or not least <= found[name] <= most:
                     raise ValueError(f"{name} is {found[name]!r}")
+            if not isinstance(found.get("beginning", False), bool):
+                raise ValueError(f"beginning is {found['beginning']!r}")
             description = cls(**found)
             _check_kinds(description, _KINDS)
             if description.labels:
@@ -313,9 +323,11 @@ def hash_labels(labels: Array) -> str:
 class PackedWriter:
     """Writes a packed array piece by piece, and puts it in place whole or not at all.
 
-    Everything goes to hidden files beside the final ones, which are removed on any error. The
-    old description is removed before the new array takes its name and the new one comes last,
-    so that no crash leaves an array with a description of another.
+    Everything goes to hidden files beside the final ones, which are removed on any error. That
+    of the description is locked from first to last: whoever else comes is refused, and what a
+    process that died has left is written over. The old description is removed before the new
+    array takes its name and the new one comes last, so that no crash leaves an array with a
+    description of another.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -324,27 +336,26 @@ class PackedWriter:
             raise DataError(f"{path}: a packed array is a .npy file; call it {path}.npy")
         self.count = 0
         self._digest = hashlib.sha256()
-        self._scratch: dict[Path, Path] = {}
+        self._scratch: list[Path] = []
         self._row: tuple[int, ...] = ()
         self._dtype = np.dtype(np.uint8)
 
     def __enter__(self) -> "PackedWriter":
-        with _one_line(self.path):
+        with ExitStack() as undo, _one_line(self.path):
             self._check_place()
             folders = (self.path.parent, *self.path.parent.parents)
-            self._made = [folder for folder in folders if not folder.exists()]
+            undo.callback(_remove_empty, [folder for folder in folders if not folder.exists()])
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock(undo)
+            undo.callback(self._remove_scratch)
             self._file = self._begin(self.path)
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(OSError):  # a full disk also refuses what is still in the buffer
             self._file.close()
-        for scratch in self._scratch.values():
-            scratch.unlink(missing_ok=True)
-        for folder in self._made if error else ():
-            with suppress(OSError):  # someone else has put something there
-                folder.rmdir()
+        self._undo.close()
 
     def append(self, rows: Array) -> None:
         """Add examples (k, *axes, c), all of one shape and type."""
@@ -383,9 +394,9 @@ class PackedWriter:
                 file = self._begin(labels_path(self.path))
                 np.save(file, labels.astype(np.min_scalar_type(max(0, classes - 1))))
                 self._end(file)
-            file = self._begin(description_path(self.path))
-            file.write(description.to_json().encode())
-            self._end(file)
+            scratch = unfinished(description_path(self.path))
+            scratch.write_text(description.to_json())
+            flush(scratch)
             self._put_in_place(labels_too=labels is not None)
         return description
 
@@ -413,11 +424,23 @@ class PackedWriter:
             {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape},
         )
 
+    def _lock(self, undo: ExitStack) -> None:
+        final = description_path(self.path)
+        try:
+            undo.enter_context(locked(unfinished(final)))
+        except BlockingIOError as error:
+            raise DataError(
+                f"{self.path}: another process is writing it; wait for it, or use another --out"
+            ) from error
+        self._scratch.append(final)
+
     def _begin(self, final: Path) -> BinaryIO:
-        handle, name = tempfile.mkstemp(prefix=f".{final.name}-", dir=final.parent)
-        self._scratch[final] = Path(name)
-        give_usual_mode(self._scratch[final])
-        return os.fdopen(handle, "w+b")
+        self._scratch.append(final)
+        return unfinished(final).open("w+b")
+
+    def _remove_scratch(self) -> None:
+        for final in self._scratch:
+            unfinished(final).unlink(missing_ok=True)
 
     def _end(self, file: BinaryIO) -> None:
         file.flush()
@@ -430,12 +453,18 @@ class PackedWriter:
         flush(folder)
         if not labels_too:
             labels_path(self.path).unlink(missing_ok=True)
-        for final, scratch in list(self._scratch.items()):
+        for final in self._scratch[::-1]:  # the description, which was begun first, comes last
             if final == description_path(self.path):
                 flush(folder)
-            scratch.replace(final)
-            del self._scratch[final]
+            unfinished(final).replace(final)
+            self._scratch.remove(final)
         flush(folder)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # there is something in it
+            folder.rmdir()
 
 
 class _one_line:  # noqa: N801

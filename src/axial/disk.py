@@ -1,12 +1,19 @@
-"""What it takes for a file to be there for good, and for others to be able to read it."""
+"""What it takes for a file to be there for good, to be one process's alone, and to be readable."""
 
+import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from axial.errors import DataError
+
+LOCK = ".lock"
+"""The file in a folder that whoever works there holds."""
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""What some disks of clusters answer who asks for a lock."""
 
 
 def flush(path: Path) -> None:
@@ -18,13 +25,18 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def unfinished(path: Path) -> Path:
+    """What is to become `path` is called so until then, beside it."""
+    return path.parent / f".{path.name}-unfinished"  # even of /, which has no name
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to; what is written there takes its name whole or never.
 
     It may become a file, or a folder in place of none or an empty one.
     """
-    scratch = path.with_name(f".{path.name}-unfinished")
+    scratch = unfinished(path)
     _remove(scratch)
     try:
         yield scratch
@@ -34,9 +46,58 @@ def replacing(path: Path) -> Iterator[Path]:
         _remove(scratch)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file, made if need be, against others; BlockingIOError where another holds it.
+
+    The lock dies with its process. Its holder may move the file, or remove it: whoever opened
+    it before that, and finds it free, looks again. Where the disk knows no locks, nobody holds any.
+    """
+    while True:
+        with path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            if _is_at(file.fileno(), path):
+                yield
+                return
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """A folder of our own, empty but for its lock, until we move it away, or leave and it goes.
+
+    What a process that died has left in it is removed; BlockingIOError if that one lives.
+    """
+    folder.mkdir(exist_ok=True)
+    with locked(folder / LOCK):
+        lock = (folder / LOCK).stat()
+        for left in folder.iterdir():
+            if left.name != LOCK:
+                _remove(left)
+        try:
+            yield
+        finally:
+            # Once it was moved, a folder of this name is another's.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(lock, (folder / LOCK).stat()):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+        return
     path.unlink(missing_ok=True)
 
 

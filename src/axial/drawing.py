@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from axial.config import DataShape, SampleConfig
 from axial.data import Array
 from axial.errors import ConfigError, DataError
 from axial.model import AxialTransformer
-from axial.output import Output, write_moving
+from axial.output import Output, Shown, write_moving
 from axial.pictures import sheet
 from axial.progress import counting
 from axial.ranks import Ranks, ranks
@@ -37,6 +38,7 @@ def sample(
         studio = Studio(checkpoint, how, team)
         config = studio.model.config
         output = Output(out, config.data)
+        output.check_size(Shown(x=blank(how.count, config.data)))
         growing = Growing(trace, config.data)
         if trace is not None and trace.resolve() == out.resolve():
             raise DataError(f"{trace}: is what is drawn itself; name another file for the trace")
@@ -55,6 +57,11 @@ def sample(
             output.write(x, studio.about())
             growing.write()
             print(f"{out}: {how.count} drawn, batch {studio.batch}, seed {how.seed}")
+
+
+def blank(count: int, shape: DataShape) -> Array:
+    """Examples (n, *axes, c) that are not drawn yet; they take no memory."""
+    return np.broadcast_to(np.int64(0), (count, *shape.axes, shape.channels))
 
 
 class Studio:

@@ -93,6 +93,7 @@ class Evaluation:
                 "split": self.data.split,
                 "sha256": self.data.sha256,
                 "examples": self.data.count,
+                "beginning": self.data.beginning,
             },
             "given_labels": self.labels,
             "given": self.given,
@@ -112,10 +113,12 @@ class Evaluation:
 
     def _examples(self) -> str:
         count, available = len(self.bits), self.data.count
+        cut = "first " * self.data.beginning
+        every = f"{available:,} {self.kind}{'s' * (available > 1)}"
         if count == available:
-            return f"{count:,} {self.kind}{'s' * (count > 1)}"
+            return f"{cut}{every}"
         first = "first " if np.array_equal(self.index, np.arange(count)) else ""
-        return f"{first}{count:,} of {available:,} {self.kind}{'s' * (available > 1)}"
+        return f"{first}{count:,} of {'the ' * bool(cut)}{cut}{every}"
 
 
 def evaluate(
@@ -207,10 +210,11 @@ class _Work:
         shape = (len(self.index), self.config.channels + self.config.axes[0])
         table = torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
         done = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
-        if self.partial and self.ranks.main:
-            before = self.partial.read(shape)
-            table[: len(before)] = torch.from_numpy(before)
-            done += len(before)
+        if partial := self.partial:
+            before = self.ranks.by_main(lambda: partial.read(shape))
+            if before is not None:
+                table[: len(before)] = torch.from_numpy(before)
+                done += len(before)
         return table, int(self.ranks.broadcast(done))
 
     def _batches(self, done: int) -> EvaluationBatches:
@@ -236,8 +240,8 @@ class _Work:
 
     def _save(self, table: Tensor, done: int) -> None:
         whole = self.ranks.sum(table.clone())
-        if self.partial and self.ranks.main:
-            self.partial.write(whole[:done].cpu().numpy())
+        if partial := self.partial:
+            self.ranks.by_main(lambda: partial.write(whole[:done].cpu().numpy()))
 
 
 class _Partial:

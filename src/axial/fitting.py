@@ -27,17 +27,17 @@ def as_clips(packed: Packed, wanted: DataShape) -> Packed:
 
 
 def open_clips(
-    what: str | Path, scratch: Path, options: ClipOptions, lengths: Iterable[int]
+    what: str | Path, scratch: Path, options: ClipOptions, lengths: Iterable[int], **how: Any
 ) -> Packed:
     """What is to be continued; video in the longest clips, of these lengths, that it has."""
     whole = ReadOptions(**asdict(options))
     if not is_video(what):
-        return open_data(what, scratch, whole)
+        return open_data(what, scratch, whole, **how)
     *longer, shortest = sorted(lengths, reverse=True)
     for length in longer:
         with suppress(DataError):  # the shortest says what is wrong
-            return open_data(what, scratch, replace(whole, frames=length))
-    return open_data(what, scratch, replace(whole, frames=shortest))
+            return open_data(what, scratch, replace(whole, frames=length), **how)
+    return open_data(what, scratch, replace(whole, frames=shortest), **how)
 
 
 def _fitted(packed: Packed, wanted: DataShape) -> Packed:

@@ -16,7 +16,7 @@ from axial.config import DataShape
 from axial.data import Array, description_path, dtype_for
 from axial.disk import errors_of, replacing, write_text
 from axial.errors import DataError
-from axial.pictures import sheet, write_sheet
+from axial.pictures import sheet, sheet_size, write_sheet
 
 _MILLISECONDS = 120
 _LONGEST = {".gif": 65_535, ".mp4": 16_384}
@@ -74,6 +74,12 @@ class Output:
                 self._write_pictures(shown or Shown(x=x))
             write_text(self._beside, text)
 
+    def check_size(self, shown: Shown) -> None:
+        """Refuse to show more than a moving picture holds; what is to be seen need not be there."""
+        if self.kind in _LONGEST:
+            moment = self._moments(shown.x)[0].shape
+            _check_size(self.path, sheet_size(moment, frames=1, kept=True, group=shown.group))
+
     @property
     def _beside(self) -> Path:
         """Where it stands how a file was drawn."""
@@ -117,20 +123,24 @@ class Output:
 
 def write_moving(path: Path, frames: Sequence[Array]) -> None:
     """Write pictures (h, w, 3) one after another as .gif or .mp4; both are lossy."""
-    kind = path.suffix.lower()
     height, width = frames[0].shape[:2]
-    if max(height, width) > _LONGEST[kind]:
-        raise DataError(
-            f"{path}: {width:,} x {height:,} pixels are more than a {kind} holds; draw fewer, or "
-            f"use .npy"
-        )
+    _check_size(path, (height, width))
     with errors_of(path), replacing(path) as scratch:
-        if kind == ".gif":
+        if path.suffix.lower() == ".gif":
             first, *others = [Image.fromarray(frame) for frame in frames]
             settings = {"save_all": True, "append_images": others, "loop": 0}
             first.save(scratch, format="GIF", duration=_MILLISECONDS, **settings)
         else:
             _write_mp4(scratch, frames)
+
+
+def _check_size(path: Path, size: tuple[int, int]) -> None:
+    kind, (height, width) = path.suffix.lower(), size
+    if max(size) > _LONGEST[kind]:
+        raise DataError(
+            f"{path}: {width:,} x {height:,} pixels are more than a {kind} holds; draw fewer, or "
+            f"use .npy"
+        )
 
 
 def _write_mp4(path: Path, frames: Sequence[Array]) -> None:

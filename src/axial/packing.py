@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from axial.sources.record import Record, Source
 
 _RECORDS = 64
 _PIECE_BYTES = 16 << 20
+_SKIPPED = "a skipped record is a picture, a clip or the rest of a file: one example or more"
 _Piece = list[Record | DataError]
 _Decode = Callable[[Record], Array]
 
@@ -54,7 +56,7 @@ class PackReport:
             "sha256": about.sha256,
         }
         if about.skipped:
-            lines["skipped"] = f"{about.skipped:,}, the first: {self.bad[0]}"
+            lines["skipped"] = f"{about.left_out}, the first: {self.bad[0]}"
         rows = [*lines.items(), *(("note", note) for note in about.notes)]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
@@ -67,24 +69,27 @@ def pack(
     workers: int | None = None,
     progress: bool = False,
     shown: Path | None = None,
+    limit: int | None = None,
 ) -> PackReport:
     """Write a source as one packed array, whole or not at all.
 
     `workers` defaults to one for each core; `progress` draws a bar on standard error. `shown` is
-    what the description calls the file, if it is to be moved there.
+    what the description calls the file, if it is to be moved there. With a `limit` only the first
+    so many examples are read, unless all must be seen to tell how many classes there are.
     """
     options = options or ReadOptions()
     opened = open_source(source, _as_packed(options) if is_packed(source) else options)
     if _is_same_file(source, out):
         raise DataError(f"{out}: would replace the very file it is made from; use another --out")
     with PackedWriter(out) as writer:
-        collector = _Collector(writer, opened, skip_bad=options.skip_bad)
+        collector = _Collector(writer, opened, skip_bad=options.skip_bad, limit=limit)
         if is_packed(source):
             collector.inherit(open_packed(source))
+        expected = min(filter(None, (limit, opened.count)), default=None)
         try:
             with (
-                closing(_decoded(opened, _workers(workers))) as pieces,
-                counting("packing", opened.count, shown=progress) as advance,
+                closing(collector.wanted(_workers(workers))) as pieces,
+                counting("packing", expected, shown=progress) as advance,
             ):
                 for piece in pieces:
                     collector.add(piece)
@@ -144,10 +149,14 @@ def command(
 class _Collector:
     """Takes decoded records in order, checks that they fit together, and writes them."""
 
-    def __init__(self, writer: PackedWriter, source: Source, *, skip_bad: bool) -> None:
+    def __init__(
+        self, writer: PackedWriter, source: Source, *, skip_bad: bool, limit: int | None
+    ) -> None:
         self.writer = writer
         self.source = source
         self.skip_bad = skip_bad
+        self.limit = limit
+        self.beginning = False
         self.bad: list[str] = []
         self.skipped = 0
         self.largest = 0
@@ -163,8 +172,31 @@ class _Collector:
         source.values = source.values or about.values
         source.notes = [*about.notes]
         if about.labels is not None and packed.labels is not None:
-            self.labels = [packed.labels]
+            self.labels = [packed.labels[: self.limit]]
             source.names, source.classes = about.labels.names, about.labels.classes
+
+    @property
+    def missing(self) -> int | None:
+        """How many more examples are wanted; None for all there are."""
+        return None if self.limit is None else self.limit - self.writer.count
+
+    def wanted(self, workers: int) -> Generator[_Piece, None, None]:
+        """Decoded pieces until there is enough; to be closed, which ends the workers.
+
+        No more records are decoded than examples are missing, unless one holds several.
+        """
+        records, decode = self.source.records, self.source.decode
+        for record in records:
+            if self.missing == 0:
+                self.beginning = True
+                return
+            others = islice(records, None if self.missing is None else self.missing - 1)
+            with closing(_decoded(chain([record], others), decode, workers)) as pieces:
+                for piece in pieces:
+                    if self.missing == 0:
+                        self.beginning = True
+                        return
+                    yield piece
 
     def add(self, piece: _Piece) -> None:
         """Write a decoded piece; what does not fit is an error, or skipped and counted."""
@@ -181,15 +213,26 @@ class _Collector:
                 self.skipped += 1
                 self.bad += [str(error)] if len(self.bad) < 10 else []
             else:
-                rows.append(record.data)
+                room = self._room(record, sum(map(len, rows)))
+                rows.append(record.data[:room])
                 if record.label is not None:
-                    labels.append(np.broadcast_to(record.label, (len(record.data),)))
+                    labels.append(np.broadcast_to(record.label, (len(record.data),))[:room])
         if rows:
             x = rows[0] if len(rows) == 1 else np.concatenate(rows)
             self.largest = max(self.largest, int(x.max()))
             self.writer.append(x)
         if labels:
             self.labels.append(np.concatenate(labels).astype(np.int64))
+
+    def _room(self, record: Record, before: int) -> int | None:
+        """How many of a record's examples are wanted after those before it; None for all."""
+        if record.label is not None and not self.source.classes:
+            self.limit = None  # only the whole source tells how many classes there are
+        if self.missing is None:
+            return None
+        room = self.missing - before
+        self.beginning |= len(record.data) > room
+        return room
 
     def finish(self, made_by: str) -> None:
         """Write the description and put everything in place."""
@@ -203,10 +246,12 @@ class _Collector:
                 f"{source.name}: holds the value {self.largest}, beyond --values {values}; "
                 f"use at least {self.largest + 1}"
             )
-        if source.official and count != source.official:
+        if source.official and count != source.official and not self.beginning:
             source.notes.append(
                 f"{count:,} examples, but the official split has {source.official:,}"
             )
+        if self.skipped:
+            source.notes.append(_SKIPPED)
         labels = self._all_labels()
         most = -1 if labels is None else int(labels.max())
         classes = source.classes or most + 1
@@ -228,6 +273,7 @@ class _Collector:
             skipped=self.skipped,
             notes=tuple(source.notes),
             command=made_by,
+            beginning=self.beginning,
         )
 
     def _check(self, record: Record) -> None:
@@ -263,18 +309,20 @@ def _misfit(where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...]
     return f"{where}: is {mine}, but {first} is {theirs}; use --size or --patches to make all alike"
 
 
-def _decoded(source: Source, workers: int) -> Generator[_Piece, None, None]:
+def _decoded(
+    records: Iterator[Record | DataError], decode: _Decode | None, workers: int
+) -> Generator[_Piece, None, None]:
     """The records of a source in their order, decoded; to be closed, which ends the workers."""
-    if source.decode is None:
-        yield from ([record] for record in source.records)
+    if decode is None:
+        yield from ([record] for record in records)
         return
-    pieces = _Pieces(source.records)
+    pieces = _Pieces(records)
     head = list(islice(pieces, 2))
     if workers == 1 or len(head) < 2:
         for piece in chain(head, pieces):
-            yield pieces.learn(_decode(source.decode, piece))
+            yield pieces.learn(_decode(decode, piece))
         return
-    with closing(_in_parallel(source.decode, chain(head, pieces), workers)) as decoded:
+    with closing(_in_parallel(decode, chain(head, pieces), workers)) as decoded:
         yield from map(pieces.learn, decoded)
 
 
@@ -323,9 +371,11 @@ def _in_parallel(
     context = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_quiet)
     waiting: deque[Future[_Piece]] = deque()
+    resource_tracker.ensure_running()  # which unblocks interrupts when it starts
     try:
         for piece in pieces:
-            waiting.append(pool.submit(_decode, decode, piece))
+            with _uninterrupted():  # a worker is started here as long as there are too few
+                waiting.append(pool.submit(_decode, decode, piece))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
         while waiting:
@@ -337,6 +387,26 @@ def _in_parallel(
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off an interrupt to the end; processes that are started meanwhile never see one.
+
+    They inherit what is blocked. Here another thread, of a library, may still be given it.
+    """
+    asked: list[int] = []
+    ours = threading.current_thread() is threading.main_thread()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    handler = signal.signal(signal.SIGINT, lambda *_: asked.append(1)) if ours else None
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+    if asked:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _quiet() -> None:

@@ -115,11 +115,26 @@ def sheet(
     if kept is not None:
         marked |= _tiles(kept[None], frames).all((-3, -2, -1))
     if shown.shape[1:] == (1, 1):
-        wide = group if group > 1 else min(_fit(pixels), math.ceil(math.sqrt(len(x))))
-        pixels, shown, marked = (_flowed(part, columns or wide) for part in (pixels, shown, marked))
+        wide = columns or _side_by_side(len(x), pixels.shape[-2], group)
+        pixels, shown, marked = (_flowed(part, wide) for part in (pixels, shown, marked))
         columns, group = None, 1
     gap = _GAP if kept is None else _WIDE_GAP
     return _grid(pixels, shown, marked, columns=columns, group=group, gap=gap)
+
+
+def sheet_size(
+    shape: tuple[int, ...], *, frames: int | None = None, kept: bool = False, group: int = 1
+) -> tuple[int, int]:
+    """Height and width of the `sheet` of examples of a shape (n, *axes, c), without making it."""
+    tiles = _tiles(np.broadcast_to(np.uint8(0), shape), frames).shape[:-1]
+    count, rows, length, height, width = tiles
+    down, right = _scales(height, width)
+    height, width = height * down, width * right
+    if (rows, length) == (1, 1):
+        length = _side_by_side(count, width, group)
+        count, group = -(-count // length), 1
+    gap = _WIDE_GAP if kept else _GAP
+    return _Layout((count, rows, length, height, width), group=group, gap=gap).size
 
 
 def bit_map(x: Array, bits: Array, *, values: int = 256, frames: int | None = None) -> Array:
@@ -133,7 +148,7 @@ def bit_map(x: Array, bits: Array, *, values: int = 256, frames: int | None = No
     both = np.stack([_shades(tiles, values), _heat(where / most)], 1)
     pixels = _enlarged(both.reshape(-1, *both.shape[2:]))
     if pixels.shape[1:3] == (1, 1):
-        pixels = _flowed(pixels, 2 * max(1, min(_fit(pixels) // 2, _PAIRS)))
+        pixels = _flowed(pixels, 2 * max(1, min(_fit(pixels.shape[-2]) // 2, _PAIRS)))
     return _with_scale(_grid(pixels, pairs=2), most)
 
 
@@ -177,14 +192,24 @@ def _shades(tiles: Array, values: int) -> Array:
 
 def _enlarged(tiles: Array) -> Array:
     """Tiny ones larger, without smoothing, and lines high enough to be seen."""
-    height, width = tiles.shape[-3:-1]
+    down, right = _scales(*tiles.shape[-3:-1])
+    return tiles.repeat(down, axis=-3).repeat(right, axis=-2)
+
+
+def _scales(height: int, width: int) -> tuple[int, int]:
+    """How many times a tile is enlarged, downwards and to the right."""
     scale = max(1, _SMALLEST // max(height, width))
-    return tiles.repeat(scale * (_LINE if height == 1 else 1), axis=-3).repeat(scale, axis=-2)
+    return scale * (_LINE if height == 1 else 1), scale
 
 
-def _fit(tiles: Array) -> int:
+def _fit(width: int) -> int:
     """How many tiles stand side by side on one screen."""
-    return max(1, _WIDEST // (tiles.shape[-2] + _GAP))
+    return max(1, _WIDEST // (width + _GAP))
+
+
+def _side_by_side(count: int, width: int, group: int) -> int:
+    """How many examples of one tile each make a row: a group, or what makes a square."""
+    return group if group > 1 else min(_fit(width), math.ceil(math.sqrt(count)))
 
 
 def _flowed(tiles: Array, columns: int) -> Array:
@@ -193,11 +218,52 @@ def _flowed(tiles: Array, columns: int) -> Array:
     return np.concatenate([tiles, room]).reshape(-1, 1, columns, *tiles.shape[3:])
 
 
-def _across(count: int, size: tuple[int, int], pairs: int) -> int:
-    """How many examples of a height and a width to put side by side."""
-    height, width = size
-    square = round(math.sqrt(count * height / width))
-    return max(1, min(square, _WIDEST // width) // pairs * pairs)
+class _Layout:
+    """Where the tiles (n, r, k, h, w) of a sheet stand.
+
+    Rows too long for a screen, or for `columns`, go on below, in lines of about one length.
+    Examples of several rows stand side by side, `pairs` together, where that makes a square.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        columns: int | None = None,
+        group: int = 1,
+        gap: int = _GAP,
+        pairs: int = 1,
+    ) -> None:
+        self.shape, self.group, self.gap = shape, group, gap
+        count, rows, length, height, width = shape
+        self.columns = columns or -(-length // -(-length // _fit(width)))
+        self.lines = -(-length // self.columns)
+        self.one = (rows * self.lines * (height + gap), self.columns * (width + gap))
+        self.apart = _APART if rows * self.lines > 1 else 0
+        self.across = 1
+        if self.apart and group == 1:
+            square = round(math.sqrt(count * self.one[0] / self.one[1]))
+            self.across = max(1, min(square, _WIDEST // self.one[1]) // pairs * pairs)
+
+    def top(self, example: Any, row: Any, number: Any) -> Any:
+        """The first row of pixels of a tile."""
+        line = row * self.lines + number // self.columns
+        apart = example // self.group * _APART * 2 * (self.group > 1)
+        band = example // self.across * (self.one[0] + self.apart)
+        return self.gap + line * (self.shape[3] + self.gap) + band + apart
+
+    def left(self, example: Any, number: Any) -> Any:
+        """The first column of pixels of a tile."""
+        slot = example % self.across * (self.one[1] + self.apart)
+        return self.gap + number % self.columns * (self.shape[4] + self.gap) + slot
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the whole."""
+        count, rows, length, height, width = self.shape
+        top = self.top(count - 1, rows - 1, length - 1)
+        left = self.left(min(count, self.across) - 1, min(length, self.columns) - 1)
+        return top + height + self.gap, left + width + self.gap
 
 
 def _grid(
@@ -205,32 +271,15 @@ def _grid(
     shown: Array | None = None,
     marked: Array | None = None,
     *,
-    columns: int | None = None,
-    group: int = 1,
     gap: int = _GAP,
-    pairs: int = 1,
+    **how: Any,
 ) -> Array:
-    """Tiles (n, r, k, h, w, 3) row by row, those that are `shown`; the `marked` ones framed.
-
-    Rows too long for a screen, or for `columns`, go on below, in lines of about one length.
-    Examples of several rows stand side by side, `pairs` together, where that makes a square.
-    """
-    count, rows, length, height, width, _ = tiles.shape
-    if columns is None:
-        columns = -(-length // -(-length // _fit(tiles)))
-    lines = -(-length // columns)
-    size = (rows * lines * (height + gap), columns * (width + gap))
-    apart = _APART if rows * lines > 1 else 0
-    across = _across(count, size, pairs) if apart and group == 1 else 1
-    example, row, number = np.indices((count, rows, length))
-    band, slot = example // across, example % across
-    top = gap + (row * lines + number // columns) * (height + gap) + band * (size[0] + apart)
-    top += example // group * _APART * 2 * (group > 1)
-    left = gap + number % columns * (width + gap) + slot * (size[1] + apart)
-    whole = (int(top.max()) + height + gap, int(left.max()) + width + gap, 3)
-    canvas = np.full(whole, _BACKGROUND, np.uint8)
-    for at in np.argwhere(np.ones(top.shape, bool) if shown is None else shown):
-        i, j = top[*at], left[*at]
+    """Tiles (n, r, k, h, w, 3) row by row, those that are `shown`; the `marked` ones framed."""
+    layout = _Layout(tiles.shape[:-1], gap=gap, **how)
+    height, width = tiles.shape[3:5]
+    canvas = np.full((*layout.size, 3), _BACKGROUND, np.uint8)
+    for at in np.argwhere(np.ones(tiles.shape[:3], bool) if shown is None else shown).tolist():
+        i, j = layout.top(*at), layout.left(at[0], at[2])
         if marked is not None and marked[*at]:
             canvas[i - gap : i + height + gap, j - gap : j + width + gap] = _KEPT
         canvas[i : i + height, j : j + width] = tiles[*at]

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from axial.errors import AxialError, ConfigError
+from axial.errors import ConfigError
 
 _SAME_WISH_SECONDS = 3.0
 _TIMEOUT = timedelta(days=2)
@@ -73,19 +73,26 @@ class Ranks:
     def first_main(self, do: Callable[[], _T]) -> _T:
         """Do something on the main rank, then on the others; if it fails there, all end.
 
-        The main rank tells why; the others have nothing to add.
+        The main rank tells why; the others have nothing to add, and end after it, for torchrun
+        ends all once one has ended.
         """
         if not self.main:
             if self.most(0):
+                with suppress(RuntimeError):  # until the main rank has left us
+                    self.wait()
                 sys.exit(1)
             return do()
         try:
             found = do()
-        except AxialError:
+        except Exception:
             self.most(1)
             raise
         self.most(0)
         return found
+
+    def by_main(self, do: Callable[[], _T]) -> _T | None:
+        """Do something on the main rank alone; the others wait, and end if it fails there."""
+        return self.first_main(lambda: do() if self.main else None)
 
 
 @contextmanager

@@ -131,11 +131,8 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
                 f"{request.checkpoint}: gives probabilities that are no numbers; its weights are "
                 f"damaged, or its training went wrong"
             )
-        if team.main:
-            facts = _facts(request, team.device, time.monotonic() - start)
-            _write(outputs, found, facts, model, packed)
-            print(found, flush=True)
-            outputs.forget_progress()
+        facts = _facts(request, team.device, time.monotonic() - start)
+        team.by_main(lambda: _write(outputs, found, facts, model, packed))
 
 
 def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
@@ -153,6 +150,7 @@ def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
         trained=request.data is None,
         workers=workers,
         progress=team.main,
+        limit=request.limit,
     )
 
 
@@ -175,6 +173,7 @@ def _write(
     model: AxialTransformer,
     packed: Packed,
 ) -> None:
+    """Write the files, and only then print the result and forget how far it had come."""
     if outputs.json is not None:
         write_json(outputs.json, found.to_json() | facts)
     if outputs.per_example is not None:
@@ -190,6 +189,8 @@ def _write(
         write_map(outputs.map, x.numpy(), where, values=packed.shape.values, frames=frames)
     for path in filter(None, (outputs.json, outputs.per_example, outputs.map)):
         print(f"{path}: written", file=sys.stderr)
+    print(found, flush=True)
+    outputs.forget_progress()
 
 
 def _is_result(path: Path) -> bool:

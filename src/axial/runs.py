@@ -8,13 +8,12 @@
 A checkpoint appears in one step, complete and on the disk, or not at all.
 """
 
-import fcntl
 import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from axial.disk import flush, write_text
+from axial.disk import LOCK, flush, locked, write_text
 from axial.errors import CheckpointError, ConfigError
 from axial.tensors import check_format, hash_tensors, is_file, read_json, read_tensors
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
-_RUN, _LOG, _LOCK = "run.json", "log.jsonl", ".lock"
+_RUN, _LOG = "run.json", "log.jsonl"
 _TENSORS, _STATE = "training.safetensors", "state.json"
 _PARTS: dict[str, list[type]] = {"preset": [str], "model": [dict], "training": [dict]}
 _PARTS |= {"data": [dict], "init": [dict, type(None)]}
@@ -71,9 +70,9 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep others from training in this folder; the lock dies with its process."""
-        with (self.folder / _LOCK).open("w") as file:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked(self.folder / LOCK))
             except BlockingIOError as error:
                 raise ConfigError(
                     f"{self.folder}: another process is training here; wait for it, or stop it"

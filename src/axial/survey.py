@@ -39,7 +39,7 @@ def survey(packed: Packed, other: Packed | None = None) -> str:
         ("labels", _labels(packed)),
         ("sha256", f"{about.sha256} (checked)"),
         ("made by", about.command),
-        *([("skipped", f"{about.skipped:,}")] if about.skipped else []),
+        *([("skipped", about.left_out)] if about.skipped else []),
         *(("note", note) for note in about.notes),
         ("mean", ", ".join(f"{mean:.3f}" for mean in means[:12]) + ", ..." * (len(means) > 12)),
     ]

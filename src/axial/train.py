@@ -73,10 +73,8 @@ def train(
     """
     try:
         with ExitStack() as stack:
-            if ranks.main:
-                stack.enter_context(run.locked())
-                run.clean()
-            ranks.wait()
+            ranks.by_main(lambda: stack.enter_context(run.locked()))
+            ranks.by_main(run.clean)
             loop = _Loop(run, packed, ranks, parallel)
             loop.watch = stack.enter_context(_watch(run, loop, tensorboard=tensorboard))
             loop.writer = stack.enter_context(Writer())
@@ -118,11 +116,13 @@ def _doubts(config: TrainConfig) -> list[str]:
 def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> Watch:
     """Only the main rank writes and speaks."""
     steps = loop.config.steps
-    if not loop.ranks.main:
-        return Watch(None, steps=steps, first=loop.step)
-    run.rewind_log(loop.step)
-    events = EventFile(run.folder / "tensorboard") if tensorboard else None
-    return Watch(run.log_path, steps=steps, first=loop.step, events=events)
+
+    def begin() -> Watch:
+        run.rewind_log(loop.step)
+        events = EventFile(run.folder / "tensorboard") if tensorboard else None
+        return Watch(run.log_path, steps=steps, first=loop.step, events=events)
+
+    return loop.ranks.by_main(begin) or Watch(None, steps=steps, first=loop.step)
 
 
 class _Loop:

@@ -1,8 +1,9 @@
-"""Reading tar, gzip and zip without trusting them: strictly, in order, never onto the disk.
+"""Reading tar, zip and what packs them without trusting any: strictly, in order, never onto disk.
 
 The tar reader is our own because Python's takes an archive cut short at a header for whole.
 """
 
+import bz2
 import gzip
 import io
 import lzma
@@ -33,6 +34,12 @@ DAMAGE = (
     zlib.error,
 )
 """What Python's own readers raise on a damaged file."""
+_UNPACKERS: dict[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+"""By the first bytes of a file."""
 
 
 class Entry(NamedTuple):
@@ -48,16 +55,24 @@ def shown(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def open_maybe_gzip(path: Path) -> BinaryIO:
-    """The contents of a file, unpacked if they are gzipped."""
+def is_compressed(head: bytes) -> bool:
+    """Whether a file begins as one does that `open_unpacked` unpacks."""
+    return head.startswith(tuple(_UNPACKERS))
+
+
+def open_unpacked(path: Path) -> BinaryIO:
+    """The contents of a file, unpacked if it was packed by gzip, bzip2 or xz."""
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return cast(BinaryIO, gzip.open(path) if packed else path.open("rb"))
+        head = file.read(6)
+    for start, unpack in _UNPACKERS.items():
+        if head.startswith(start):
+            return cast(BinaryIO, unpack(path))
+    return path.open("rb")
 
 
 def tar_entries(path: Path, wanted: Callable[[str], bool]) -> Iterator[Entry | DataError]:
-    """The regular files of a tar, gzipped or not, that `wanted` asks for by name."""
-    with open_maybe_gzip(path) as file:
+    """The regular files of a tar, compressed or not, that `wanted` asks for by name."""
+    with open_unpacked(path) as file:
         reader = _Tar(path, file)
         try:
             yield from reader.entries(wanted)

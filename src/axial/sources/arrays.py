@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from axial.config import MOST_VALUES
 from axial.data import Array, dtype_for
 from axial.errors import DataError
-from axial.sources.archives import DAMAGE, CutZip, open_maybe_gzip, open_zip
+from axial.sources.archives import DAMAGE, CutZip, open_unpacked, open_zip
 from axial.sources.options import ReadOptions
 from axial.sources.record import (
     CHUNK,
@@ -40,8 +40,11 @@ class NpyStream:
     def __init__(self, file: BinaryIO, where: str, size: int | None = None) -> None:
         self.where = where
         self._file = file
+        self._own = isinstance(file, io.BufferedReader) and size is not None
+        """Whether it is a file of its own, and no member of an archive."""
         self.shape, self._fortran, self.dtype = _npy_header(file, where)
-        self._total = math.prod(self.shape) * self.dtype.itemsize
+        self._count = math.prod(self.shape)
+        self._total = self._count * self.dtype.itemsize
         self._row = math.prod(self.shape[1:]) * self.dtype.itemsize
         self._held = self._total if size is None else size - file.tell()
         if self._held > self._total:
@@ -53,23 +56,31 @@ class NpyStream:
             raise self._cut(self._held, "")
 
     def all(self) -> Array:
-        """The whole array."""
+        """The whole array; that of a file of its own stays there, and memory is but lent to it."""
         if self._held < self._total:
             raise self._cut(self._held, "")
-        data = self._take(self._total, 0)
-        if len(data) < self._total:
-            raise self._cut(len(data), "")
-        flat = np.frombuffer(data, self.dtype)
+        flat: Array
+        if self._own and self._total:
+            flat = np.memmap(self._file, self.dtype, "r", self._file.tell(), self._count)
+        else:
+            data = self._take(self._total, 0)
+            if len(data) < self._total:
+                raise self._cut(len(data), "")
+            flat = np.frombuffer(data, self.dtype)
         return flat.reshape(self.shape[::-1]).T if self._fortran else flat.reshape(self.shape)
 
     def chunks(self) -> Iterator[Array]:
         """Pieces along the first axis; those before a cut are given before the error is raised."""
         if not self._total:
             return
-        if self._fortran or not self.shape:
+        if not self.shape:
             yield self.all()
             return
         step = rows_per_chunk(self._row)
+        if self._fortran:
+            every = self.all()
+            yield from (every[start : start + step] for start in range(0, len(every), step))
+            return
         for start in range(0, self.shape[0], step):
             count = min(step, self.shape[0] - start)
             data = self._take(count * self._row, start * self._row)
@@ -80,7 +91,7 @@ class NpyStream:
             if whole < count:
                 raise self._cut(start * self._row + len(data), "")
 
-    def _take(self, size: int, start: int) -> bytes:
+    def _take(self, size: int, start: int) -> bytearray:
         """The next bytes, fewer where the file ends."""
         try:
             return read_up_to(self._file, size)
@@ -115,19 +126,18 @@ def _npy_header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, np.d
     return shape, fortran, dtype
 
 
-def read_up_to(file: BinaryIO, size: int) -> bytes:
+def read_up_to(file: BinaryIO, size: int) -> bytearray:
     """Up to `size` bytes, fewer where a file ends; takes memory only for what is there."""
-    parts: list[bytes] = []
-    while size > 0:
+    found = bytearray()
+    while len(found) < size:
         try:
-            part = cast(io.BufferedIOBase, file).read1(min(size, CHUNK))
+            part = cast(io.BufferedIOBase, file).read1(min(size - len(found), CHUNK))
         except EOFError:  # a gzip file that was cut: what came before it is whole
             break
         if not part:
             break
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        found += part
+    return found
 
 
 def open_array(path: Path, options: ReadOptions) -> Source:
@@ -163,6 +173,7 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         reader="array" if not name else f"array {name!r} of an .npz",
         split=options.split,
         values=values,
+        classes=0 if labels is None else max(0, int(labels.max()) + 1),
         count=stream.shape[0],
         records=_records(chunks, where, labels, dtype_for(values or 256), channels=channels),
         notes=notes,
@@ -315,7 +326,7 @@ def open_idx(path: Path, options: ReadOptions) -> Source:
         split = choose_split(options.split, [split], path) if split else options.split
     beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
     labels = _idx_labels(beside) if beside != file and beside.is_file() else None
-    with open_maybe_gzip(file) as stream:
+    with open_unpacked(file) as stream:
         shape = _idx_shape(stream, file)
     if len(shape) < 2:
         raise DataError(f"{file}: claims the shape {shape}: examples without axes; use another")
@@ -348,7 +359,7 @@ def _idx_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
 
 
 def _idx_labels(path: Path) -> Array:
-    with open_maybe_gzip(path) as stream:
+    with open_unpacked(path) as stream:
         shape = _idx_shape(stream, path)
         if len(shape) > 1:
             raise DataError(f"{path}: claims the shape {shape}, but labels are one row; remove it")
@@ -373,11 +384,11 @@ def _idx_records(
         raise DataError(
             f"{path}: holds {count} examples, but there are {len(labels)} labels; fetch both again"
         )
-    with open_maybe_gzip(path) as stream:
+    with open_unpacked(path) as stream:
         _idx_shape(stream, path)
         for start in range(0, count, step := rows_per_chunk(row)):
             wanted = min(step, count - start)
-            data, reason = b"", ""
+            data, reason = bytearray(), ""
             try:
                 data = read_up_to(stream, wanted * row)
             except BROKEN as error:

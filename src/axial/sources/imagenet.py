@@ -28,7 +28,7 @@ from axial.sources.record import (
 )
 
 OLD, NEW = "old (van den Oord)", "new (Chrabaszcz)"
-OLD_NAME = re.compile(r"(train|valid)_(\d+)x\2(\.tar(\.gz)?)?")
+OLD_NAME = re.compile(r"(train|valid)_(\d+)x\2(\.tar(\.(gz|bz2|xz))?)?")
 NEW_NAME = re.compile(
     r"(?:train_data_batch_\d+|val_data|Imagenet\d+_(?:train|val))(?:_npz)?(?:\.npz|\.zip)?", re.I
 )

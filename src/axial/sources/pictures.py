@@ -22,6 +22,8 @@ from axial.sources.record import Record, Source, choose_split
 OPTIONS = frozenset({"size", "patches", "convert"})
 SPLITS = ("train", "test", "valid", "val", "validation")
 _ORIENTATION = 0x0112
+_PARTS = {"TIFF": "pages", "DCX": "pages", "PSD": "layers"}
+"""What the pictures in a file of several are called, where they are no frames."""
 _GREY, _COLOUR = ("1", "L"), ("RGB", "P")
 
 
@@ -229,7 +231,8 @@ class Decoder:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             try:
                 with Image.open(stream, formats=readable_formats()) as image:
-                    return self._examples(image, record.where)
+                    alone = not isinstance(record.data, bytes)
+                    return self._examples(image, record.where, alone=alone)
             except DataError:
                 raise
             except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -244,9 +247,9 @@ class Decoder:
                     f"picture ({reason}); fetch it again, or go on without it by --skip-bad"
                 ) from error
 
-    def _examples(self, image: Image.Image, where: str) -> Array:
+    def _examples(self, image: Image.Image, where: str, *, alone: bool) -> Array:
         if getattr(image, "is_animated", False) and image.format != "MPO":
-            raise DataError(f"{where}: is animated; cut it into clips by --frames")
+            raise _several(image, where, alone=alone)
         if image.mode == "F":
             raise DataError(
                 f"{where}: holds fractions, which no conversion keeps; round it to 8 bits first"
@@ -272,6 +275,21 @@ class Decoder:
         if image.has_transparency_data:
             image = on_white(image)
         return image.convert("RGB").convert("L") if self.convert == "grey" else image.convert("RGB")
+
+
+def _several(image: Image.Image, where: str, *, alone: bool) -> DataError:
+    """What to say of a file of several pictures; the reader of video takes a GIF that is `alone`.
+
+    Pillow calls all of them animated: pages, layers and frames.
+    """
+    if image.format == "GIF" and alone:
+        return DataError(f"{where}: is animated; cut it into clips by --frames")
+    count, kind = getattr(image, "n_frames", "several"), _PARTS.get(image.format or "", "frames")
+    film = ", or all as a video file (.gif, .mp4), which is read with --frames"
+    return DataError(
+        f"{where}: holds {count} {kind}, not one picture; save each "
+        f"as a file of its own{film * (kind == 'frames')}"
+    )
 
 
 def on_white(image: Image.Image) -> Image.Image:

@@ -9,12 +9,13 @@ from PIL import Image
 from axial.crc32c import masked_crc32c
 from axial.errors import DataError
 from axial.sources import arrays, bair, cifar, hub, imagenet, pictures, video
-from axial.sources.archives import DAMAGE, Entry, open_maybe_gzip, tar_entries
+from axial.sources.archives import DAMAGE, Entry, is_compressed, open_unpacked, tar_entries
 from axial.sources.options import ReadOptions
 from axial.sources.record import Source
 
 _HUB_NAME = re.compile(r"(hf:)?[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?")
 _DIGITS = "digits"
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _Opener = Callable[[Path, ReadOptions], Source]
 
 
@@ -63,7 +64,7 @@ def _open(what: str | Path, options: ReadOptions) -> Source:
 
 
 def _looks_like_a_file(name: str) -> bool:
-    endings = {".npy", ".npz", ".tar", ".gz", ".tgz", ".zip", ".bin", ".json"}
+    endings = {".npy", ".npz", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zip", ".bin", ".json"}
     known = PurePosixPath(name).suffix.lower() in endings | video.SUFFIXES | set(bair.SUFFIXES)
     return known or pictures.is_picture_name(name)
 
@@ -106,8 +107,10 @@ def _file(path: Path) -> _Opener:
         return cifar.open_cifar
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
         return _pickle(path)
-    if head.startswith(b"\x1f\x8b"):
-        head = _unzipped_head(path)
+    if head.startswith(_ZSTANDARD):
+        raise DataError(f"{path}: is packed by Zstandard; unpack it and give what comes out")
+    if is_compressed(head):
+        head = _unpacked_head(path)
     if arrays.is_idx(head):
         return arrays.open_idx
     if head[257:262] == b"ustar" or ".tar" in path.suffixes:
@@ -159,9 +162,9 @@ def _tar(path: Path) -> _Opener:
     return pictures.open_tar
 
 
-def _unzipped_head(path: Path) -> bytes:
+def _unpacked_head(path: Path) -> bytes:
     try:
-        with open_maybe_gzip(path) as file:
+        with open_unpacked(path) as file:
             return file.read(512)
     except DAMAGE as error:
         raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
