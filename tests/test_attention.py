@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch.export import Dim
 
 import axial.attention
 from axial import AxialAttention, ConfigError, InputError
@@ -164,6 +165,15 @@ def test_queries_keys_and_values_are_views_and_nothing_quadratic_is_kept(axis):
     q, k, v = made._project(x, None)
     assert q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
     assert q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_exported_layer_takes_grids_of_any_size(axis):
+    made = layer(axis, causal=axis == 1)
+    any_size = {dim: Dim.DYNAMIC for dim in range(4)}
+    exported = torch.export.export(made, (grid(2, 3, 4, 5, 8),), dynamic_shapes=(any_size,))
+    for shape in ((3, 2, 5, 4, 8), (7, 6, 3, 2, 8)):
+        torch.testing.assert_close(exported.module()(grid(*shape)), made(grid(*shape)))
 
 
 def test_dropout_acts_on_the_weights_while_training_only():

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import VARIANTS, config, random_input, tiny_model
+from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
 from axial import AxialError, AxialTransformer, InputError, bits_per_dim
@@ -353,6 +354,16 @@ def test_a_context_of_the_wrong_shape_or_type_is_refused():
     for context in (torch.zeros(2, 3, 4, 7), torch.zeros(2, 3, 4, 8, dtype=torch.long)):
         with pytest.raises(InputError, match=r"context has shape .* of shape \(2, 3, 4, 8\)"):
             model(x_like(PLAIN), None, context)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.inner_decoder.lstm")  # torch's own
+@pytest.mark.parametrize("name", ["2d-labels", "2d-lstm", "2d-rows-labels", "2d-given-both"])
+def test_an_exported_model_takes_batches_of_any_size(name):
+    made, inputs = tiny_model(VARIANTS[name]), random_input(VARIANTS[name], 2)
+    sizes = [None if value is None else {0: Dim.DYNAMIC} for value in inputs]
+    exported = torch.export.export(made, inputs, dynamic_shapes=sizes).module()
+    others = random_input(VARIANTS[name], 5)
+    torch.testing.assert_close(exported(*others), made(*others))
 
 
 def test_it_compiles_without_a_break():

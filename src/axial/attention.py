@@ -194,7 +194,8 @@ class AxialAttention(nn.Module):
             features.shape[dim],
             features.shape[dim + 1 : -1],
         )
-        folded = (slower.numel(), length, faster.numel(), self.heads, parts, head_width)
+        # Not `numel`, which would make tracers take today's sizes for everyone's.
+        folded = (math.prod(slower), length, math.prod(faster), self.heads, parts, head_width)
         return features.reshape(folded)
 
     def _is_short(self, x: Tensor) -> bool:

@@ -197,7 +197,7 @@ class AxialTransformer(nn.Module):
             logits = self._channel_logits(x, channel, label, context, recompute=recompute)
         else:
             every = self._stacked_logits(x, label, context, recompute=recompute)
-            logits = every[torch.arange(len(x), device=x.device), ..., channel, :]
+            logits = every[torch.arange(x.shape[0], device=x.device), ..., channel, :]
         if self.config.given_steps:
             logits = F.pad(
                 logits[:, self.config.given_steps :],
@@ -231,7 +231,7 @@ class AxialTransformer(nn.Module):
         if label is not None:
             _check_one_each("label", label, x)
             check_integers("label", label, at_least=0, below=config.classes)
-        wide = (len(x), *config.axes, config.width)
+        wide = (x.shape[0], *config.axes, config.width)
         if context is not None and (context.shape != wide or not context.is_floating_point()):
             raise InputError(
                 f"context has shape {tuple(context.shape)} and type {context.dtype}, but this "
@@ -262,7 +262,7 @@ class AxialTransformer(nn.Module):
             told = stack_context(told, self.config)
         if label is not None and self.label_embedding is not None:
             embedded = self.label_embedding(label)
-            embedded = embedded.view(len(label), *(1,) * len(self.config.axes), -1)
+            embedded = embedded.view(label.shape[0], *(1,) * len(self.config.axes), -1)
             told = embedded if told is None else embedded + told
         if self.encoder is None:
             return told
