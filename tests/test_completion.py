@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -212,8 +213,9 @@ def test_candidates_need_channels_one_after_another():
         complete(tiny_model(found), given, candidates=2)
 
 
-def test_candidates_refuse_a_kept_part_that_is_no_prefix_of_its_channel():
-    given = torch.full((1, *COLOUR.axes, 3), -1)
-    given[0, 1, 0, 1] = 0
+@pytest.mark.parametrize("place", [(1, 0, 1), (slice(None), 0), (0, 1)], ids=str)
+def test_candidates_refuse_a_kept_part_that_is_no_prefix_of_its_channel(place):
+    given = torch.full((1, 2, 2, 3), -1)
+    given[0][place] = 0  # an element, a column, the end of a row
     with pytest.raises(AxialError, match="same leading part of each channel"):
-        complete(tiny_model(COLOUR), given, candidates=2)
+        complete(tiny_model(replace(COLOUR, axes=(2, 2))), given, candidates=2)

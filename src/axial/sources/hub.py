@@ -1,5 +1,6 @@
 """Hugging Face data sets, by name or from a local folder: pictures, or arrays of integers."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,6 @@ def open_hub(what: str, options: ReadOptions) -> Source:
 def _load(what: str) -> Any:
     try:
         import datasets
-        import huggingface_hub
     except ImportError as error:
         raise DataError(
             f"{what}: Hugging Face data sets need their library; pip install axial-transformers[hf]"
@@ -65,7 +65,7 @@ def _load(what: str) -> Any:
             return datasets.load_from_disk(what)
         if not path.exists():
             print(f"{what}: no such file or folder; asking Hugging Face ...", file=sys.stderr)
-            huggingface_hub.logging.set_verbosity_error()  # it tells of every time it tries again
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
         return datasets.load_dataset(what)
     except Exception as error:  # a library over a network can raise anything at all
         reason = " ".join(str(error).split())[:200]
