@@ -135,9 +135,9 @@ def test_an_error_while_writing_leaves_nothing_and_the_old_array_whole(tmp_path)
 
 @pytest.mark.parametrize("classes", [1, 2, 256, 257, 70_000])
 def test_the_last_of_any_number_of_classes_comes_through(tmp_path, classes):
-    labels = np.array([classes - 1])
-    found = open_packed(write(tmp_path / "a.npy", formats.pictures(1, 4), labels, classes))
-    assert found.labels.tolist() == [classes - 1] and found.shape.classes == classes
+    labels = np.array([0, classes - 1])
+    found = open_packed(write(tmp_path / "a.npy", formats.pictures(2, 4), labels, classes))
+    assert found.labels.tolist() == [0, classes - 1] and found.shape.classes == classes
 
 
 def test_of_two_who_write_one_array_the_second_is_refused_and_the_first_ends_whole(tmp_path):
