@@ -403,8 +403,24 @@ def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
     source = {"source": str(tmp_path / "mine.npy"), "reading": {"values": 3, "channels_none": True}}
     (tmp_path / "run" / "run.json").write_text(json.dumps({"data": source}))
     assert "has no test part; give --data" in fails(capsys, "evaluate", str(tmp_path / "run"))
-    main(["evaluate", str(tmp_path / "run"), "--split", "valid"])
-    assert capsys.readouterr().out.endswith("(9 images, mine valid)\n")
+    message = fails(capsys, "evaluate", str(tmp_path / "run"), "--split", "valid")
+    assert "mine.npy: has no split 'valid', for it is not divided into parts" in message
+
+
+def test_no_command_takes_a_split_that_there_is_not(tmp_path, capsys):
+    model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
+    save(model, tmp_path / "run")
+    names = ["cat/a.png", "dog/a.png", "owl/a.png"]
+    folder = formats.picture_folder(tmp_path / "pets", formats.pictures(3, 8, channels=1), names)
+    for command in (
+        ["evaluate", tmp_path / "run", "--data", folder],
+        ["complete", tmp_path / "run", folder, "--keep", 2, "--out", tmp_path / "out.png"],
+        ["train", "small", "--data", folder, "--out", tmp_path / "new"],
+        ["data", folder, "--out", tmp_path / "new.npy"],
+    ):
+        message = fails(capsys, *map(str, command), "--split", "banana")
+        assert "pets: has no split 'banana', for it is not divided into parts" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets", "run"]
 
 
 def test_bad_input_is_one_line(run, digits, tmp_path, capsys):

@@ -178,6 +178,24 @@ def test_what_a_packed_array_cannot_heed_is_refused(told, message, tmp_path):
     open_data(tmp_path / "digits.npy", tmp_path, ReadOptions(split="test"))
 
 
+def test_a_packed_array_has_its_own_split_or_none(tmp_path):
+    np.save(tmp_path / "plain.npy", np.zeros((2, 3, 4), np.uint8))
+    pack(tmp_path / "plain.npy", tmp_path / "whole.npy", workers=1)
+    pack("digits", tmp_path / "part.npy", ReadOptions(split="test"), workers=1)
+    asked = ReadOptions(split="train")
+    for name, found in (
+        ("whole", "data that is not divided into parts"),
+        ("part", "the split 'test'"),
+    ):
+        told = f"{name}.npy: holds {found}, not 'train'; leave --split out, or give other data"
+        with pytest.raises(DataError, match=told):
+            open_data(tmp_path / f"{name}.npy", tmp_path, asked)
+        with pytest.raises(DataError, match=told):
+            pack(tmp_path / f"{name}.npy", tmp_path / "again.npy", asked)
+    again = pack(tmp_path / "part.npy", tmp_path / "again.npy", ReadOptions(split="test")).packed
+    assert again.description.split == "test"
+
+
 def test_a_packed_array_cannot_be_packed_over_itself(tmp_path):
     pack("digits", tmp_path / "a.npy")
     with pytest.raises(DataError, match="would replace the very file"):
