@@ -407,6 +407,18 @@ def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
     assert "mine.npy: has no split 'valid', for it is not divided into parts" in message
 
 
+@pytest.mark.parametrize("split", [None, "test"])
+def test_a_packed_array_that_was_trained_on_has_no_test_part(split, run, tmp_path, capsys):
+    x = np.zeros((9, 8, 8, 1), np.uint8)
+    write(tmp_path / "mine.npy", x, np.arange(9), 10, split=split, values=17)
+    save(axial.load(run), tmp_path / "run")
+    about = {"data": {"source": str(tmp_path / "mine.npy")}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    message = fails(capsys, "evaluate", str(tmp_path / "run"))
+    told = "was trained on and has no test part; give --data"
+    assert message == f"axial: {tmp_path / 'mine.npy'}: {told}"
+
+
 def test_no_command_takes_a_split_that_there_is_not(tmp_path, capsys):
     model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
     save(model, tmp_path / "run")

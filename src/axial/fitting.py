@@ -123,7 +123,7 @@ def _choose_split(what: str | Path, options: ReadOptions, *, trained: bool) -> R
     """Test, if there are parts and none was named."""
     if options.split is not None or (is_packed(what) and not trained):
         return options
-    if is_packed(what) or _has_parts(what, options):
+    if not is_packed(what) and _has_parts(what, options):  # a packed array is one part
         return replace(options, split="test")
     if trained:
         raise DataError(f"{what}: was trained on and has no test part; give --data")
@@ -131,7 +131,7 @@ def _choose_split(what: str | Path, options: ReadOptions, *, trained: bool) -> R
 
 
 def _has_parts(what: str | Path, options: ReadOptions) -> bool:
-    """Whether a source is divided: one that is not has no split unless one is named."""
+    """Whether a source is divided: one that is not has no split."""
     try:
         return open_source(what, options).split is not None
     except AxialError:  # an .npz may need to be told; what is wrong comes out on opening it
