@@ -31,8 +31,8 @@ def open_source(what: str | Path, options: ReadOptions | None = None) -> Source:
             )
     if options.split is not None and source.split is None:
         raise DataError(
-            f"{what}: has no split {options.split!r}, for it is not divided into parts; leave --split "
-            f"out, or give the folder or file of that part"
+            f"{what}: has no split {options.split!r}, for it is not divided into parts; leave "
+            f"--split out, or give the folder or file of that part"
         )
     return source
 
