@@ -373,7 +373,7 @@ def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
     out = capsys.readouterr().out
     assert "(first 20 of 300 images, digits test, given labels)\n" in out
     message = fails(capsys, "evaluate", str(run), "--data", str(digits.path), "--split", "train")
-    assert "holds the split 'test', not 'train'" in message
+    assert "has no split 'train', for it holds 'test'" in message
 
 
 def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys):

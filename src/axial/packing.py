@@ -120,9 +120,10 @@ def _open_as_packed(what: str | Path, wanted: str | None) -> Packed:
     packed = open_packed(what)
     split = packed.description.split
     if wanted not in (None, split):
-        found = f"the split {split!r}" if split else "data that is not divided into parts"
+        found = f"holds {split!r}" if split else "is not divided into parts"
         raise DataError(
-            f"{what}: holds {found}, not {wanted!r}; leave --split out, or give other data"
+            f"{what}: has no split {wanted!r}, for it {found}; leave --split out, or give other "
+            f"data"
         )
     return packed
 
