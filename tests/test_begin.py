@@ -217,3 +217,10 @@ def test_labels_are_used_unless_told(tmp_path, alone):
     assert axial.load(alone).config.classes == 10
     run, _ = begin(plan(labels=False), tmp_path / "run", ALONE)
     assert run.about["model"]["classes"] == 0
+
+
+def test_a_run_knows_what_its_classes_are_called(tmp_path):
+    names = [f"{name}/{i}.png" for name in "ba" for i in range(8)]
+    folder = formats.picture_folder(tmp_path / "pets", formats.pictures(16, 8), names)
+    found = replace(plan(batch=4), preset="small", data=str(folder))
+    assert begin(found, tmp_path / "run", ALONE)[0].about["data"]["names"] == ["a", "b"]

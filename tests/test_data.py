@@ -331,6 +331,7 @@ def test_labels_that_number_no_classes_are_refused(tmp_path):
         {"skipped": "none"},
         {"notes": [1]},
         {"labels": {"classes": "10", "names": None, "sha256": ""}},
+        {"labels": {"classes": 10, "names": ["zero", "one"], "sha256": ""}},
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(tmp_path, change):

@@ -23,7 +23,7 @@ from test_data import FACTS
 import axial.evaluation
 from axial import DataError, InputError, bits, element_bits, evaluate, save
 from axial.cli import main
-from axial.data import PackedWriter, open_packed
+from axial.data import PackedWriter, hash_labels, open_packed
 from axial.packing import pack
 from axial.sources.options import ReadOptions
 
@@ -373,7 +373,7 @@ def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
     out = capsys.readouterr().out
     assert "(first 20 of 300 images, digits test, given labels)\n" in out
     message = fails(capsys, "evaluate", str(run), "--data", str(digits.path), "--split", "train")
-    assert "holds the split 'test', not 'train'" in message
+    assert "has no split 'train', for it holds 'test'" in message
 
 
 def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys):
@@ -389,7 +389,7 @@ def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys
     exact = bits(model, torch.from_numpy(x[:4].astype(np.int64)))
     assert found["bits"] == pytest.approx(float(exact.sum()), rel=1e-6)
     assert capsys.readouterr().out.endswith("(first 4 images, in)\n")
-    data = {"title": "in", "split": None, "examples": 4, "beginning": True}
+    data = {"title": "in", "split": None, "examples": 4, "beginning": True, "labels": None}
     assert found["data"] == data | {"sha256": hashlib.sha256(x[:4].tobytes()).hexdigest()}
 
 
@@ -403,8 +403,98 @@ def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
     source = {"source": str(tmp_path / "mine.npy"), "reading": {"values": 3, "channels_none": True}}
     (tmp_path / "run" / "run.json").write_text(json.dumps({"data": source}))
     assert "has no test part; give --data" in fails(capsys, "evaluate", str(tmp_path / "run"))
-    main(["evaluate", str(tmp_path / "run"), "--split", "valid"])
-    assert capsys.readouterr().out.endswith("(9 images, mine valid)\n")
+    message = fails(capsys, "evaluate", str(tmp_path / "run"), "--split", "valid")
+    assert "mine.npy: has no split 'valid', for it is not divided into parts" in message
+
+
+@pytest.mark.parametrize("split", [None, "test"])
+def test_a_packed_array_that_was_trained_on_has_no_test_part(split, run, tmp_path, capsys):
+    x = np.zeros((9, 8, 8, 1), np.uint8)
+    write(tmp_path / "mine.npy", x, np.arange(9), 10, split=split, values=17)
+    save(axial.load(run), tmp_path / "run")
+    about = {"data": {"source": str(tmp_path / "mine.npy")}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    message = fails(capsys, "evaluate", str(tmp_path / "run"))
+    told = "was trained on and has no test part; give --data"
+    assert message == f"axial: {tmp_path / 'mine.npy'}: {told}"
+
+
+def test_no_command_takes_a_split_that_there_is_not(tmp_path, capsys):
+    model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
+    save(model, tmp_path / "run")
+    names = ["cat/a.png", "dog/a.png", "owl/a.png"]
+    folder = formats.picture_folder(tmp_path / "pets", formats.pictures(3, 8, channels=1), names)
+    for command in (
+        ["evaluate", tmp_path / "run", "--data", folder],
+        ["complete", tmp_path / "run", folder, "--keep", 2, "--out", tmp_path / "out.png"],
+        ["train", "small", "--data", folder, "--out", tmp_path / "new"],
+        ["data", folder, "--out", tmp_path / "new.npy"],
+    ):
+        message = fails(capsys, *map(str, command), "--split", "banana")
+        assert "pets: has no split 'banana', for it is not divided into parts" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets", "run"]
+
+
+PETS = ("cat", "dog", "owl")
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """What training on three kinds of pictures would leave, and one picture of each."""
+    model = tiny_model(
+        config((8, 8), values=256, width=16, heads=2, classes=3), dtype=torch.float32
+    )
+    save(model, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"data": {"names": PETS}}))
+    return model, formats.pictures(3, 8, channels=1)
+
+
+@pytest.mark.parametrize("names", [("dog", "owl"), ("owl", "cat", "dog"), PETS], ids=str)
+def test_labels_are_those_of_the_same_name_in_the_run(names, pets, tmp_path, capsys):
+    model, x = pets
+    label = np.array([PETS.index(name) for name in names])
+    with PackedWriter(tmp_path / "new.npy") as writer:
+        writer.append(x[label])
+        writer.finish(np.arange(len(names)), len(names), names, **FACTS)
+    files = ["--json", str(tmp_path / "r.json"), "--per-example", str(tmp_path / "each.npy")]
+    data = ["--data", str(tmp_path / "new.npy")]
+    main(["evaluate", str(tmp_path / "run"), *data, *files, "--map", str(tmp_path / "map.png")])
+    assert capsys.readouterr().out.endswith("toy train, given labels)\n")
+    exact = bits(model, torch.from_numpy(x[label].astype(np.int64)), torch.from_numpy(label))
+    np.testing.assert_allclose(np.load(tmp_path / "each.npy"), exact, rtol=1e-5)
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["data"]["labels"] == hash_labels(label)
+    (tmp_path / "run" / "run.json").unlink()
+    if len(names) < 3:
+        told = fails(capsys, "evaluate", str(tmp_path / "run"), *data)
+        assert "has 2 classes, but the model is conditioned on 3 classes" in told
+    else:  # a model that knows no names goes by the numbers
+        main(["evaluate", str(tmp_path / "run"), *data, "--json", str(tmp_path / "r.json")])
+        found = json.loads((tmp_path / "r.json").read_text())
+        assert found["data"]["labels"] == hash_labels(np.arange(3))
+
+
+def test_a_class_that_the_run_does_not_know_is_named(pets, tmp_path, capsys):
+    names = ["dog/a.png", "owl/a.png", "zcat/a.png"]
+    folder = formats.picture_folder(tmp_path / "new", pets[1], names)
+    told = "new: has the class 'zcat', but the model was trained on 'cat', 'dog', 'owl'; call it as"
+    run = str(tmp_path / "run")
+    assert told in fails(capsys, "evaluate", run, "--data", str(folder))
+    out = ["--keep", "2", "--out", str(tmp_path / "out.npy")]
+    assert told in fails(capsys, "complete", run, str(folder), *out)
+    save(tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32), run)
+    main(["evaluate", run, "--data", str(folder)])  # it is told no labels
+    assert capsys.readouterr().out.endswith("(3 images, new)\n")
+
+
+def test_a_continuation_has_the_label_of_that_name(pets, tmp_path):
+    folder = formats.picture_folder(tmp_path / "new", pets[1][:2], ["dog/a.png", "owl/a.png"])
+    how = ["--keep", "2", "--count", "1", "--examples", "1", "--device", "cpu"]
+    for name, label in (("named", []), ("told", ["--label", "1"]), ("other", ["--label", "0"])):
+        out = ["--out", str(tmp_path / f"{name}.npy")]
+        main(["complete", str(tmp_path / "run"), str(folder), *how, *label, *out])
+    named, told, other = (np.load(tmp_path / f"{n}.npy") for n in ("named", "told", "other"))
+    assert np.array_equal(named, told) and not np.array_equal(named, other)
 
 
 def test_bad_input_is_one_line(run, digits, tmp_path, capsys):

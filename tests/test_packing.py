@@ -168,7 +168,7 @@ def test_any_source_can_be_opened_as_data(tmp_path):
         ({"size": 8}, "--size means nothing to a packed array"),
         ({"channels_last": True}, "--channels-last means nothing to a packed array"),
         ({"frames": 4}, "--frames means nothing to a packed array"),
-        ({"split": "train"}, "holds the split 'test', not 'train'"),
+        ({"split": "train"}, "has no split 'train', for it holds 'test'"),
     ],
 )
 def test_what_a_packed_array_cannot_heed_is_refused(told, message, tmp_path):
@@ -176,6 +176,21 @@ def test_what_a_packed_array_cannot_heed_is_refused(told, message, tmp_path):
     with pytest.raises(DataError, match=message):
         open_data(tmp_path / "digits.npy", tmp_path, ReadOptions(**told))
     open_data(tmp_path / "digits.npy", tmp_path, ReadOptions(split="test"))
+
+
+def test_a_packed_array_has_its_own_split_or_none(tmp_path):
+    np.save(tmp_path / "plain.npy", np.zeros((2, 3, 4), np.uint8))
+    pack(tmp_path / "plain.npy", tmp_path / "whole.npy", workers=1)
+    pack("digits", tmp_path / "part.npy", ReadOptions(split="test"), workers=1)
+    asked = ReadOptions(split="train")
+    for name, found in (("whole", "is not divided into parts"), ("part", "holds 'test'")):
+        told = f"{name}.npy: has no split 'train', for it {found}; leave --split out, or give other"
+        with pytest.raises(DataError, match=told):
+            open_data(tmp_path / f"{name}.npy", tmp_path, asked)
+        with pytest.raises(DataError, match=told):
+            pack(tmp_path / f"{name}.npy", tmp_path / "again.npy", asked)
+    again = pack(tmp_path / "part.npy", tmp_path / "again.npy", ReadOptions(split="test")).packed
+    assert again.description.split == "test"
 
 
 def test_a_packed_array_cannot_be_packed_over_itself(tmp_path):

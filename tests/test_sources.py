@@ -92,6 +92,37 @@ def test_what_is_nothing_is_refused(tmp_path):
     assert "holds neither CIFAR-10 batches nor pictures" in refused(tmp_path / "a.tar", tmp_path)
 
 
+def test_a_source_without_parts_has_no_split(tmp_path):
+    x = formats.pictures(2, 4)
+    classes = formats.picture_folder(tmp_path / "pets", x, ["cat/a.png", "dog/a.png"])
+    formats.tar(tmp_path / "pets.tar", {"a.png": formats.png(x[0]), "b.png": formats.png(x[1])})
+    np.save(tmp_path / "a.npy", x)
+    np.savez(tmp_path / "a.npz", x=x)
+    np.savez(tmp_path / "b.npz", x_train=x, x_test=x)
+    formats.idx(tmp_path / "odd-idx3-ubyte", x[..., 0])
+    formats.video(tmp_path / "a.mkv", formats.pictures(2, 16))
+    (tmp_path / "some").mkdir()
+    example = formats.bair_example({"main": np.zeros((30, 64, 64, 3), np.uint8)})
+    (tmp_path / "some" / "a.tfrecords").write_bytes(formats.tfrecord([example]))
+    told = {
+        classes: {},
+        classes / "cat" / "a.png": {},
+        tmp_path / "pets.tar": {},
+        tmp_path / "a.npy": {},
+        tmp_path / "a.npz": {},
+        tmp_path / "b.npz": {"key": "x_train"},
+        tmp_path / "odd-idx3-ubyte": {},
+        tmp_path / "a.mkv": {"frames": 2},
+        tmp_path / "some": {},
+    }
+    for source, options in told.items():
+        assert packed(source, tmp_path, workers=1, **options).description.split is None
+        assert refused(source, tmp_path, workers=1, split="test", **options) == (
+            f"{source}: has no split 'test', for it is not divided into parts; leave --split out, "
+            f"or give the folder or file of that part"
+        )
+
+
 def test_the_description_says_what_the_array_is(tmp_path):
     folder = formats.picture_folder(tmp_path / "in", formats.pictures(2, 4), ["a/1.png", "b/1.png"])
     out = tmp_path / "out" / "packed.npy"

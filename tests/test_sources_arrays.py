@@ -73,6 +73,10 @@ def test_an_npz_is_read_by_its_key_with_its_labels(tmp_path):
     )
     found = packed(tmp_path / "a.npz", tmp_path, split="test")
     assert np.array_equal(found.array, x[:2]) and np.array_equal(found.labels, y[:2])
+    assert found.description.split == "test"
+    assert "has no split 'banana'; it holds x_train, y_train, x_test, y_test; choose" in refused(
+        tmp_path / "a.npz", tmp_path, split="banana"
+    )
     assert np.array_equal(packed(tmp_path / "a.npz", tmp_path, key="x_train").array, x)
     assert "has no array 'z'" in refused(tmp_path / "a.npz", tmp_path, key="z")
 

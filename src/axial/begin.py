@@ -222,6 +222,7 @@ def _about(
             "stack_frames": packed.stack_frames,
             "examples": len(packed),
             **_identity(packed),
+            "names": labels.names if (labels := packed.description.labels) else None,
         },
         "versions": {
             "axial": axial.__version__,

@@ -17,7 +17,7 @@ from axial.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
 from axial.data import Array, Packed
 from axial.drawing import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
-from axial.fitting import as_clips, open_clips
+from axial.fitting import ClassNames, as_clips, class_names, open_clips
 from axial.model import AxialTransformer
 from axial.output import Output, Shown
 from axial.ranks import ranks
@@ -41,7 +41,7 @@ def continue_(
         output = Output(out, task.result)
         if Path(source).exists() and Path(source).resolve() == out.resolve():
             raise DataError(f"{out}: is what is to be continued; name another file for the result")
-        packed = task.open(source, Path(scratch), reading)
+        packed = task.open(source, Path(scratch), reading, class_names(checkpoint))
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
         missing = blank(len(originals) * how.count, task.result)
@@ -121,14 +121,15 @@ class _Task:
             count * int((~kept.flatten()[places]).any(1).sum()) for kept, count in self.windows
         )
 
-    def open(self, source: str, scratch: Path, reading: ClipOptions) -> Packed:
+    def open(self, source: str, scratch: Path, reading: ClipOptions, names: ClassNames) -> Packed:
         """The examples to continue: clips of any length that hold what is to be kept."""
         if self.shape.window is None:
-            return as_clips(open_clips(source, scratch, reading, [1], limit=self.count), self.shape)
+            packed = open_clips(source, scratch, reading, [1], limit=self.count)
+            return as_clips(packed, self.shape, names)
         least = 1 + int(np.flatnonzero(self._by_frame(self.mask).any(1))[-1])
         lengths = {max(least, length or 1) for length in (1, self.shape.window, self.frames)}
         packed = open_clips(source, scratch, reading, lengths, limit=self.count)
-        packed = as_clips(packed, self.shape)
+        packed = as_clips(packed, self.shape, names)
         found = self.shape.frames_in((len(packed), *packed.row_shape))
         if found < least:
             raise DataError(

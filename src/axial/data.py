@@ -117,6 +117,8 @@ class Description:
             if labels := found["labels"]:
                 names = None if labels["names"] is None else tuple(labels["names"])
                 found["labels"] = Labels(**(labels | {"names": names}))
+                if names is not None and len(names) != labels["classes"]:
+                    raise ValueError(f"{labels['classes']} classes have {len(names)} names")
             found["axes"], found["notes"] = tuple(found["axes"]), tuple(found["notes"])
             for name, least, most in (("values", 2, MOST_VALUES), ("count", 1, 1 << 62)):
                 if type(found[name]) is not int or not least <= found[name] <= most:

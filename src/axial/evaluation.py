@@ -80,6 +80,7 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Every figure at full precision, but for those of single examples."""
+        told = self.data.labels if self.labels else None
         return {
             "bits_per_dim": self.bits_per_dim,
             "standard_error": self.standard_error,
@@ -94,6 +95,7 @@ class Evaluation:
                 "sha256": self.data.sha256,
                 "examples": self.data.count,
                 "beginning": self.data.beginning,
+                "labels": told.sha256 if told else None,
             },
             "given_labels": self.labels,
             "given": self.given,

@@ -7,23 +7,33 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from axial.config import DataShape, ModelConfig
-from axial.data import Packed, is_packed, open_packed
+from axial.data import Labels, Packed, hash_labels, is_packed, open_packed
 from axial.errors import AxialError, ConfigError, DataError, InputError
 from axial.packing import open_data
 from axial.sources.options import ClipOptions, ReadOptions
 from axial.sources.recognise import is_video, open_source
 
+_LISTED = 10
 
-def as_modelled(packed: Packed, config: ModelConfig) -> Packed:
-    """The data as the model takes it, frames stacked if need be; refused if it does not fit."""
-    return _fitted(packed, config.data)
+ClassNames = tuple[str, ...] | None
+"""What a model's classes are called, in its order; None where no one says."""
 
 
-def as_clips(packed: Packed, wanted: DataShape) -> Packed:
+def as_modelled(packed: Packed, config: ModelConfig, names: ClassNames = None) -> Packed:
+    """The data as the model takes it, frames stacked if need be; refused if it does not fit.
+
+    Labels are then counted as the model counts them: by their names, where both have names.
+    """
+    return _fitted(packed, config.data, names)
+
+
+def as_clips(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
     """The same, but clips may have any number of frames."""
     length = _length(packed.shape, wanted)
-    return _fitted(packed, wanted if length is None else wanted.lasting(length))
+    return _fitted(packed, wanted if length is None else wanted.lasting(length), names)
 
 
 def open_clips(
@@ -40,7 +50,7 @@ def open_clips(
     return open_data(what, scratch, replace(whole, frames=shortest), **how)
 
 
-def _fitted(packed: Packed, wanted: DataShape) -> Packed:
+def _fitted(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
     shape, about = packed.shape, packed.description
     frames, *axes = shape.axes
     stacked = (tuple(axes), frames * shape.channels) == (wanted.axes, wanted.channels)
@@ -58,6 +68,9 @@ def _fitted(packed: Packed, wanted: DataShape) -> Packed:
             f"{about.title}: has examples of {_words(about.shape)}, but the model takes "
             f"{_words(wanted)}; {_cure(about.shape, wanted)}"
         )
+    if wanted.classes and names:
+        packed = _renumbered(packed, names)
+        shape = packed.shape
     if wanted.classes and shape.classes != wanted.classes:
         found = f"{shape.classes} classes" if shape.classes else "no labels"
         raise InputError(
@@ -65,6 +78,31 @@ def _fitted(packed: Packed, wanted: DataShape) -> Packed:
             f"classes; give other data"
         )
     return packed
+
+
+def _renumbered(packed: Packed, names: tuple[str, ...]) -> Packed:
+    """The data with labels that count these names, if its own are among them."""
+    own = packed.description.labels
+    if packed.labels is None or own is None or own.names in (None, names):
+        return packed
+    if unknown := [name for name in own.names if name not in names]:
+        raise InputError(
+            f"{packed.description.title}: has the class {unknown[0]!r}, but the model was trained "
+            f"on {_listed(names)}; call it as there, or give other data"
+        )
+    number = np.array([names.index(name) for name in own.names])
+    found = open_packed(packed.path, stack_frames=packed.stack_frames)
+    found.labels = number[packed.labels]
+    about = Labels(classes=len(names), names=names, sha256=hash_labels(found.labels))
+    found.description = replace(packed.description, labels=about)
+    found.shape = replace(packed.shape, classes=len(names))
+    return found
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Names in one line, which a thousand are too many for."""
+    first = ", ".join(map(repr, names[:_LISTED]))
+    return first if len(names) <= _LISTED else f"{first} and {len(names) - _LISTED:,} more"
 
 
 def _cure(found: DataShape, wanted: DataShape) -> str:
@@ -114,6 +152,15 @@ def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:
         ) from error
 
 
+def class_names(checkpoint: Path | str) -> ClassNames:
+    """What a run calls the classes it was trained on; None for a model that is no run."""
+    try:
+        data = json.loads((Path(checkpoint) / "run.json").read_text())["data"]
+        return tuple(map(str, data["names"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # no run, one without names, or one written before they were kept
+
+
 def _words(shape: DataShape) -> str:
     axes = " x ".join(map(str, shape.axes))
     return f"{axes}, {shape.channels} channel{'s' * (shape.channels > 1)}, {shape.values} values"
@@ -123,7 +170,7 @@ def _choose_split(what: str | Path, options: ReadOptions, *, trained: bool) -> R
     """Test, if there are parts and none was named."""
     if options.split is not None or (is_packed(what) and not trained):
         return options
-    if is_packed(what) or _has_parts(what, options):
+    if not is_packed(what) and _has_parts(what, options):  # a packed array is one part
         return replace(options, split="test")
     if trained:
         raise DataError(f"{what}: was trained on and has no test part; give --data")
@@ -131,7 +178,7 @@ def _choose_split(what: str | Path, options: ReadOptions, *, trained: bool) -> R
 
 
 def _has_parts(what: str | Path, options: ReadOptions) -> bool:
-    """Whether a source is divided: one that is not has no split unless one is named."""
+    """Whether a source is divided: one that is not has no split."""
     try:
         return open_source(what, options).split is not None
     except AxialError:  # an .npz may need to be told; what is wrong comes out on opening it

@@ -78,13 +78,14 @@ def pack(
     so many examples are read, unless all must be seen to tell how many classes there are.
     """
     options = options or ReadOptions()
-    opened = open_source(source, _as_packed(options) if is_packed(source) else options)
+    before = _open_as_packed(source, options.split) if is_packed(source) else None
+    opened = open_source(source, options if before is None else _as_packed(options))
     if _is_same_file(source, out):
         raise DataError(f"{out}: would replace the very file it is made from; use another --out")
     with PackedWriter(out) as writer:
         collector = _Collector(writer, opened, skip_bad=options.skip_bad, limit=limit)
-        if is_packed(source):
-            collector.inherit(open_packed(source))
+        if before is not None:
+            collector.inherit(before)
         expected = min(filter(None, (limit, opened.count)), default=None)
         try:
             with (
@@ -111,11 +112,18 @@ def open_data(
         raise DataError(
             f"{what}: --{extra[0].replace('_', '-')} means nothing to a packed array; leave it out"
         )
+    return _open_as_packed(what, options.split)
+
+
+def _open_as_packed(what: str | Path, wanted: str | None) -> Packed:
+    """A packed array, which is one part of its source, or all of one that has no parts."""
     packed = open_packed(what)
-    if options.split not in (None, packed.description.split):
+    split = packed.description.split
+    if wanted not in (None, split):
+        found = f"holds {split!r}" if split else "is not divided into parts"
         raise DataError(
-            f"{what}: holds the split {packed.description.split!r}, not {options.split!r}; "
-            f"give other data"
+            f"{what}: has no split {wanted!r}, for it {found}; leave --split out, or give other "
+            f"data"
         )
     return packed
 
@@ -129,6 +137,7 @@ def _is_same_file(one: str | Path, other: str | Path) -> bool:
 
 def _as_packed(options: ReadOptions) -> ReadOptions:
     """Options that read a packed array as its description has it, unless told otherwise."""
+    options = replace(options, split=None)  # its own, which is the one asked for
     return options if options.channels_none else replace(options, channels_last=True)
 
 

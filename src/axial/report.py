@@ -19,7 +19,7 @@ from axial.config import Precision
 from axial.data import Packed
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
-from axial.fitting import as_modelled, open_test, trained_on
+from axial.fitting import as_modelled, class_names, open_test, trained_on
 from axial.likelihood import element_bits
 from axial.model import AxialTransformer
 from axial.pictures import check_preview, write_map
@@ -112,7 +112,8 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
         outputs.check_apart(request.data)
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         model = load(request.checkpoint, device=team.device, weights=request.weights)
-        packed = as_modelled(_open(request, Path(scratch), team), model.config)
+        packed = _open(request, Path(scratch), team)
+        packed = as_modelled(packed, model.config, class_names(request.checkpoint))
         count = min(len(packed), request.limit or len(packed))
         start = time.monotonic()
         with counting("scored", count, shown=team.main) as progress:

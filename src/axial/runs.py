@@ -33,6 +33,7 @@ _PARTS: dict[str, list[type]] = {"preset": [str], "model": [dict], "training": [
 _PARTS |= {"data": [dict], "init": [dict, type(None)]}
 _DATA: dict[str, list[type]] = {"title": [str], "file": [str], "stack_frames": [bool]}
 _DATA |= {"examples": [int], "reading": [dict], "sha256": [str], "labels": [str, type(None)]}
+_DATA |= {"names": [list, type(None)]}
 
 
 class Run:

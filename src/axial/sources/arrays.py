@@ -171,7 +171,7 @@ def open_array(path: Path, options: ReadOptions) -> Source:
     return Source(
         name=path.stem,
         reader="array" if not name else f"array {name!r} of an .npz",
-        split=options.split,
+        split=options.split if name in _named_after(options.split) else None,
         values=values,
         classes=0 if labels is None else max(0, int(labels.max()) + 1),
         count=stream.shape[0],
@@ -208,14 +208,22 @@ def _choose(path: Path, options: ReadOptions) -> tuple[str, list[str], str | Non
         found = list(whole)
         split = options.split
         if len(found) > 1:
-            found = [key for key in found if split and key in (split, f"x_{split}")]
+            found = [key for key in found if key in _named_after(split)]
         if len(found) != 1:
-            raise DataError(f"{path}: holds {', '.join(keys) or 'nothing'}; choose one by --key")
+            lacking = f"has no split {split!r}; it " if split and whole else ""
+            raise DataError(
+                f"{path}: {lacking}holds {', '.join(keys) or 'nothing'}; choose one by --key"
+            )
         wanted = (*_LABEL_KEYS, f"y_{split}")
         count = streams[found[0]].shape[0]
         labels = [k for k in wanted if k in streams and streams[k].shape == (count,)]
         labels = [k for k in labels if streams[k].dtype.kind in "iu"]
     return found[0], keys, labels[0] if labels else None
+
+
+def _named_after(split: str | None) -> tuple[str, ...]:
+    """What an array of an .npz is called that is a part of the data."""
+    return (split, f"x_{split}") if split else ()
 
 
 def _stream(path: Path, name: str, options: ReadOptions, stack: ExitStack) -> NpyStream:
@@ -323,7 +331,7 @@ def open_idx(path: Path, options: ReadOptions) -> Source:
     else:
         file = path
         split = "test" if "t10k" in path.name else "train" if "train" in path.name else None
-        split = choose_split(options.split, [split], path) if split else options.split
+        split = choose_split(options.split, [split], path) if split else None
     beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
     labels = _idx_labels(beside) if beside != file and beside.is_file() else None
     with open_unpacked(file) as stream:

@@ -45,10 +45,10 @@ def find_records(path: Path) -> dict[str, list[Path]]:
 def open_bair(path: Path, options: ReadOptions) -> Source:
     """The first --frames frames of every trajectory (all 30 unless told), from one camera."""
     parts = find_records(path)
-    split = options.split
+    split: str | None = None
     if len(parts) > 1 or "train" in parts or "test" in parts:
         split = choose_split(options.split, list(parts), path)
-    files = parts[split] if split in parts else next(iter(parts.values()))
+    files = parts[split] if split else next(iter(parts.values()))
     notes = [f"camera {options.camera}"]
     if options.frames:
         notes.append(f"the first {options.frames} frames of each trajectory")

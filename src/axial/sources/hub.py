@@ -25,7 +25,7 @@ def is_local(path: Path) -> bool:
 def open_hub(what: str, options: ReadOptions) -> Source:
     """A data set with a column of pictures, or of nested lists of integers."""
     found = _load(what)
-    split = options.split
+    split: str | None = None
     if isinstance(found, dict):
         split = choose_split(options.split, list(found), what)
         found = found[split]

@@ -30,8 +30,8 @@ _GREY, _COLOUR = ("1", "L"), ("RGB", "P")
 def open_folder(path: Path, options: ReadOptions) -> Source:
     """A folder of pictures, in subfolders or not; one named after a split is that split."""
     splits = split_folders(path)
-    split = choose_split(options.split, splits, path) if splits else options.split
-    folder = path / split if splits and split else path
+    split = choose_split(options.split, splits, path) if splits else None
+    folder = path / split if split else path
     files, ignored = files_below(folder, is_picture_name)
     if not files:
         raise DataError(f"{folder}: holds no pictures; give a folder with some in it")
@@ -74,7 +74,6 @@ def open_picture(path: Path, options: ReadOptions) -> Source:
     return Source(
         name=path.stem,
         reader="picture",
-        split=options.split,
         values=256,
         records=iter([Record(str(path), str(path))]),
         decode=decoder(options),
@@ -87,8 +86,8 @@ def open_tar(path: Path, options: ReadOptions) -> Source:
     """A tar of pictures, read in the order of its entries; a folder named after a split is it."""
     found = _tops(path)
     splits = sorted(found.keys() & set(SPLITS))
-    split = choose_split(options.split, splits, path) if splits else options.split
-    inside = f"{split}/" if splits else ""
+    split = choose_split(options.split, splits, path) if splits else None
+    inside = f"{split}/" if split else ""
     return Source(
         name=path.name.split(".")[0],
         reader="tar of pictures",

@@ -29,6 +29,11 @@ def open_source(what: str | Path, options: ReadOptions | None = None) -> Source:
                 f"{what}: --{name.replace('_', '-')} means nothing to the reader of this "
                 f"({source.reader}); leave it out"
             )
+    if options.split is not None and source.split is None:
+        raise DataError(
+            f"{what}: has no split {options.split!r}, for it is not divided into parts; leave "
+            f"--split out, or give the folder or file of that part"
+        )
     return source
 
 

@@ -79,8 +79,8 @@ def open_video(path: Path, options: ReadOptions) -> Source:
     if not options.frames:
         raise DataError(f"{path}: is video; say how many frames a clip has by --frames")
     splits = split_folders(path) if path.is_dir() else []
-    split = choose_split(options.split, splits, path) if splits else options.split
-    files = find_videos(path / split if splits and split else path)
+    split = choose_split(options.split, splits, path) if splits else None
+    files = find_videos(path / split if split else path)
     if not files:
         raise DataError(f"{path}: holds no videos of the split {split}; choose another by --split")
     beside = [p.relative_to(path).as_posix() for p in find_videos(path)] if splits else []
