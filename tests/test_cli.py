@@ -133,8 +133,9 @@ def test_data_packs_reports_and_draws(tmp_path, capsys):
     out, preview = tmp_path / "digits.npy", tmp_path / "digits.png"
     arguments = ["data", "digits", "--split", "test", "--out", str(out), "--preview", str(preview)]
     main(arguments)
+    main(arguments)  # over what is its own
     said = capsys.readouterr()
-    assert said.out == f"{out}: digits test, 300 examples\n"
+    assert said.out == f"{out}: digits test, 300 examples\n" * 2
     assert "read as built in" in said.err and "17 values" in said.err
     assert np.load(out).shape == (300, 8, 8, 1) and preview.stat().st_size > 1000
     main(["info", str(out), "--duplicates", str(out)])
@@ -152,6 +153,10 @@ def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch,
     (tmp_path / "folder.png").mkdir()
     message = fails(capsys, "data", "in", "--out", "a.npy", "--preview", "folder.png")
     assert "folder.png: no place for a sheet" in message
+    (tmp_path / "photo.png").write_bytes(photo := next(iter(before.values())))
+    message = fails(capsys, "data", "digits", "--out", "a.npy", "--preview", "photo.png")
+    assert "photo.png: is there, and axial did not make it; name a new one" in message
+    assert (tmp_path / "photo.png").read_bytes() == photo
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     assert not (tmp_path / "a.npy").exists()
 

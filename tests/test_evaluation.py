@@ -25,6 +25,7 @@ from axial import DataError, InputError, bits, element_bits, evaluate, save
 from axial.cli import main
 from axial.data import PackedWriter, open_packed
 from axial.packing import pack
+from axial.pictures import write_sheet
 from axial.sources.options import ReadOptions
 
 COUNT = 23
@@ -438,7 +439,7 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "no place for a file" in refusal("--resume", tmp_path)
     assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
     assert "no place for a file" in refusal("--resume", "/proc/self/r")  # which no one may write
-    assert "is there and no evaluation's" in refusal("--json", mine)
+    assert "mine.json: is there, and axial did not make it" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
@@ -448,13 +449,26 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
 
 
 def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
-    picture = tmp_path / "a.png"
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture)
-    before = picture.read_bytes()
+    picture, photo = tmp_path / "a.png", tmp_path / "photo.png"
+    write_sheet(picture, np.zeros((1, 8, 8, 1), np.uint8))
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(photo)
+    before = picture.read_bytes(), photo.read_bytes()
     for data in (picture, tmp_path):
         told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
         assert "is what is to be scored" in told
-    assert picture.read_bytes() == before
+    told = fails(capsys, "evaluate", str(run), "--map", str(photo))
+    assert f"{photo}: is there, and axial did not make it; name a new one" in told
+    assert (picture.read_bytes(), photo.read_bytes()) == before
+
+
+def test_a_map_and_a_result_are_replaced_by_the_same_command(run, tmp_path, capsys):
+    files = {name: tmp_path / name for name in ("map.png", "r.json")}
+    for limit in ("2", "3"):
+        where = ["--map", str(files["map.png"]), "--json", str(files["r.json"])]
+        main(["evaluate", str(run), "--limit", limit, *where])
+    assert json.loads(files["r.json"].read_text())["examples"] == 3
+    with Image.open(files["map.png"]) as drawn:
+        assert drawn.info["Software"] == "axial"
 
 
 def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys):

@@ -17,6 +17,7 @@ import axial
 from axial.checkpoint import fingerprint, load
 from axial.config import DataShape, SampleConfig
 from axial.data import Array
+from axial.disk import check_place
 from axial.errors import ConfigError, DataError
 from axial.model import AxialTransformer
 from axial.output import Output, Shown, write_moving
@@ -150,6 +151,8 @@ class Growing:
     def __init__(self, path: Path | None, shape: DataShape) -> None:
         if path is not None and (path.suffix.lower() != ".gif" or not path.parent.is_dir()):
             raise DataError(f"{path}: no place for a trace; name a .gif in a folder that is there")
+        if path is not None:
+            check_place(path)
         self.path, self.shape = path, shape
         self.frames: list[Array] = []
 

@@ -1,6 +1,5 @@
 """What `axial evaluate` does: opens model and data, scores, and writes what was found."""
 
-import json
 import math
 import os
 import sys
@@ -17,6 +16,7 @@ import axial
 from axial.checkpoint import Weights, load
 from axial.config import Precision
 from axial.data import Packed
+from axial.disk import check_place
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
 from axial.fitting import as_modelled, open_test, trained_on
@@ -88,8 +88,8 @@ class Outputs:
             check_preview(self.map)
         if self.per_example is not None and self.per_example.exists():
             raise DataError(f"{self.per_example}: is there already; use another --per-example")
-        if self.json is not None and self.json.exists() and not _is_result(self.json):
-            raise DataError(f"{self.json}: is there and no evaluation's; use another --json")
+        if self.json is not None:
+            check_place(self.json)
 
     def check_apart(self, data: str) -> None:
         """Refuse to draw over what is to be scored, or a picture among it."""
@@ -191,10 +191,3 @@ def _write(
         print(f"{path}: written", file=sys.stderr)
     print(found, flush=True)
     outputs.forget_progress()
-
-
-def _is_result(path: Path) -> bool:
-    try:
-        return "bits_per_dim" in json.loads(path.read_text())
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False
