@@ -334,6 +334,31 @@ def test_what_took_the_place_of_a_drawing_is_not_replaced(checkpoints, tmp_path,
     assert out.read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "named"),
+    [
+        ("sample", ["--out", "/proc/a.png"], "/proc/a.png"),
+        ("sample", ["--out", "/proc/folder"], "/proc/folder"),
+        ("sample", ["--out", "new.png", "--trace", "/proc/t.gif"], "/proc/t.gif"),
+        ("sample", ["--out", f"{'x' * 240}.npy"], f"{'x' * 240}.npy"),
+        ("complete", ["--out", "/proc/a.npy"], "/proc/a.npy"),
+    ],
+    ids=["sheet", "folder", "trace", "long", "complete"],
+)
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_drawn(
+    checkpoints, tmp_path, monkeypatch, capsys, command, arguments, named
+):
+    """Only trying tells: root may write everywhere, and a name must leave room for another's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    np.save("x.npy", np.zeros((1, 4, 4), np.uint8))
+    source = ["x.npy", "--channels-none", "--keep", 1] if command == "complete" else []
+    message = refused(command, checkpoints / "grey", *source, *arguments, "--count", 1)
+    assert f"axial: {named}" in message and "cannot be written (" in message
+    assert "lines drawn" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
 def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):
     def full(*args, **settings):
         raise OSError(28, "No space left on device")

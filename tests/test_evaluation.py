@@ -438,7 +438,11 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
     assert "no place for a file" in refusal("--resume", tmp_path)
     assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
-    assert "no place for a file" in refusal("--resume", "/proc/self/r")  # which no one may write
+    for flag in ("--json", "--per-example", "--resume"):
+        assert "/proc/r: cannot be written (" in refusal(flag, "/proc/r", "--data", "nothing")
+    assert "/proc/r.png: cannot be written (" in refusal(
+        "--map", "/proc/r.png", "--data", "nothing"
+    )
     assert "mine.json: is there, and axial did not make it" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))

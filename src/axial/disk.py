@@ -115,11 +115,20 @@ def write_text(path: Path, text: str) -> None:
         scratch.write_text(text)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse, before any work is done, a place where nothing can be written, by trying to."""
+    scratch = unfinished(path)
+    with errors_of(path), suppress(FileExistsError):  # another rank tries too
+        scratch.touch(exist_ok=False)
+        scratch.unlink(missing_ok=True)
+
+
 def check_place(path: Path) -> None:
-    """Refuse, before any work is done, to replace what axial did not make."""
+    """Refuse, before any work is done, to replace what axial did not make, or a place as above."""
     with errors_of(path):  # a name too long to be one
         if path.exists() and not (path.is_file() and _is_ours(path)):
             raise DataError(f"{path}: is there, and axial did not make it; name a new one")
+    check_writable(path)
 
 
 def record_path(path: Path) -> Path:

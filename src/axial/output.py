@@ -14,7 +14,16 @@ from PIL import Image
 
 from axial.config import DataShape
 from axial.data import Array, description_path, dtype_for
-from axial.disk import MARK, check_place, errors_of, record_path, replacing, sha256, write_text
+from axial.disk import (
+    MARK,
+    check_place,
+    check_writable,
+    errors_of,
+    record_path,
+    replacing,
+    sha256,
+    write_text,
+)
 from axial.errors import DataError
 from axial.pictures import sheet, sheet_size, write_sheet
 
@@ -58,6 +67,8 @@ class Output:
                 check_place(record_path(path))
             elif not _is_free(path):
                 raise DataError(f"{path}: is there, and not empty; name a new one")
+            else:
+                check_writable(path)
 
     def write(self, x: Array, about: dict[str, Any], shown: Shown | None = None) -> None:
         """Write examples (n, *axes, c), and how they came about beside them."""

@@ -1,7 +1,6 @@
 """What `axial evaluate` does: opens model and data, scores, and writes what was found."""
 
 import math
-import os
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import axial
 from axial.checkpoint import Weights, load
 from axial.config import Precision
 from axial.data import Packed
-from axial.disk import check_place
+from axial.disk import check_place, check_writable, errors_of
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
 from axial.fitting import as_modelled, open_test, trained_on
@@ -74,13 +73,12 @@ class Outputs:
         """Refuse, before any work is done, places where nothing can or should go."""
         paths = self.paths
         for path in paths:
-            try:
+            with errors_of(path):  # a name too long to be one, a folder without rights
                 odd = path.exists() and not path.is_file()
-                there = path.parent.is_dir() and os.access(path.parent, os.W_OK)
-            except OSError as error:  # a name too long to be one, a folder without rights
-                raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+                there = path.parent.is_dir()
             if odd or not there:
                 raise DataError(f"{path}: no place for a file; name one in a folder that is there")
+            check_writable(path)
         if len({path.resolve() for path in paths}) < len(paths):
             names = ", ".join(map(str, paths))
             raise DataError(f"{names}: one file for two things; give each its own")
