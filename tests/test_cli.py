@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,18 @@ def test_output_that_cannot_be_written_is_told_in_one_line():
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     told = "axial: output cannot be written (No space left on device); make room for it\n"
     assert (run.returncode, run.stderr) == (1, told)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name", "said"),
+    [("latin-1", "日本.npy", r"\u65e5\u672c.npy"), ("utf-8", "日本.npy", None)],
+)
+def test_a_name_that_the_output_cannot_spell_is_escaped(tmp_path, encoding, name, said):
+    command = [sys.executable, "-m", "axial", "data", "digits", "--split", "test", "--out", name]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    run = subprocess.run(command, capture_output=True, check=False, cwd=tmp_path, env=environment)
+    assert run.returncode == 0, run.stderr.decode()
+    assert run.stdout.decode(encoding) == f"{said or name}: digits test, 300 examples\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
