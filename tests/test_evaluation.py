@@ -369,6 +369,18 @@ def test_the_command_scores_what_the_run_was_trained_on(run, digits, tmp_path, c
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_raw_weights_are_named_in_the_line_and_in_the_result(alone, tmp_path, capsys):
+    said = {}
+    for weights in ("ema", "raw"):
+        out = ["--json", str(tmp_path / f"{weights}.json"), "--limit", "3"]
+        main(["evaluate", str(alone), "--weights", weights, *out])
+        said[weights] = capsys.readouterr().out
+        assert json.loads((tmp_path / f"{weights}.json").read_text())["weights"] == weights
+    about = "first 3 images, digits test, given labels"
+    assert said["ema"].endswith(f"({about})\n")
+    assert said["raw"].endswith(f"({about}, raw weights)\n")
+
+
 def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
     main(["evaluate", str(run), "--data", str(digits.path), "--limit", "20"])
     out = capsys.readouterr().out

@@ -129,6 +129,7 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
                 f"{request.checkpoint}: gives probabilities that are no numbers; its weights are "
                 f"damaged, or its training went wrong"
             )
+        found = replace(found, weights=request.weights)
         facts = _facts(request, team.device, time.monotonic() - start)
         team.by_main(lambda: _write(outputs, found, facts, model, packed))
 
@@ -157,7 +158,6 @@ def _facts(request: Request, device: torch.device, seconds: float) -> dict[str, 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     return {
         "checkpoint": str(request.checkpoint),
-        "weights": request.weights,
         "device": name,
         "seconds": seconds,
         "versions": {"axial": axial.__version__, "torch": torch.__version__},
