@@ -75,6 +75,26 @@ def test_what_is_drawn_never_passes_for_a_packed_data_set(checkpoints, tmp_path,
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--count", 1],
+            "a batch of 16 is filled up to draw 1; --batch 1 takes less time, and may ",
+        ),
+        (["--count", 15], "a batch of 16 is filled up to draw 15; --batch 15 takes less time"),
+        (["--count", 16], None),
+        (["--count", 1, "--batch", 2], None),
+    ],
+)
+def test_it_is_told_where_most_of_the_time_goes_into_filling_up(
+    checkpoints, tmp_path, capsys, arguments, told
+):
+    run("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", *arguments)
+    said = capsys.readouterr().err
+    assert (said.startswith(told) and said.count("\n") == 1) if told else said == ""
+
+
 def test_count_does_not_change_a_picture(checkpoints, tmp_path):
     for count in (1, 7):
         out = tmp_path / f"{count}.npy"

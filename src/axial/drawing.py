@@ -5,6 +5,7 @@ nor on how many ranks draw them.
 """
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,12 @@ class Studio:
         """
         shape, team = growing.shape, self.team
         x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
+        if self.asked.batch is None and (few := count * versions) < self.batch and team.main:
+            print(
+                f"a batch of {self.batch} is filled up to draw {few}; --batch {few} takes less "
+                f"time, and may give another picture, by rounding",
+                file=sys.stderr,
+            )
         first, stop = share(count, self.batch, team.rank, team.count)
         lines *= -(-(stop - first) * versions // self.batch)
         if first < stop:
