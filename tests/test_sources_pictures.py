@@ -147,6 +147,25 @@ def test_a_picture_of_ten_thousand_million_pixels_is_refused_at_once(tmp_path):
     assert "bomb.png: claims more than" in ended.stderr
 
 
+def test_what_is_no_picture_is_called_so_and_skipped_only_beside_others(tmp_path):
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(2, 8))
+    text, cut = folder / "text.png", folder / "00001.png"
+    text.write_text("hello")
+    skip = "or go on without it by --skip-bad"
+    assert refused(text, tmp_path) == f"{text}: is no picture, whatever its name; give another file"
+    told = f"{text}: is no picture, whatever its name; give another file, {skip}"
+    assert refused(folder, tmp_path) == told
+    for length in (100, 12):  # a PNG by its first bytes
+        cut.write_bytes(cut.read_bytes()[:length])
+        assert refused(folder, tmp_path).startswith(f"{cut}: damaged or cut short near byte")
+        assert refused(folder, tmp_path).endswith(f"fetch it again, {skip}")
+        assert refused(cut, tmp_path).endswith("; fetch it again")
+    only = tmp_path / "only"
+    only.mkdir()
+    text.rename(only / "text.png")
+    assert skip not in refused(only, tmp_path)
+
+
 def test_a_truncated_png_is_named_and_can_be_skipped(tmp_path):
     x = formats.pictures(3, 8)
     folder = formats.picture_folder(tmp_path / "in", x)
