@@ -66,7 +66,10 @@ def test_size_crops_the_centre_and_takes_the_mean_of_each_area(tmp_path):
     found = packed(folder, tmp_path, size=4).array[0]
     assert np.abs(found - middle).max() <= 1  # Pillow rounds after each axis
     assert np.array_equal(packed(folder, tmp_path, size=8).array[0], x[0, :, 2:10])
-    assert "is 12 x 8, smaller than --size 9" in refused(folder, tmp_path, size=9)
+    smaller = (
+        "is 12 x 8, smaller than --size 9, and nothing is blown up: give a larger picture, or "
+    )
+    assert smaller + "--size 8 at most where the model" in refused(folder, tmp_path, size=9)
 
 
 def test_patches_are_exact_and_in_reading_order(tmp_path):

@@ -317,8 +317,9 @@ def shrink(image: Image.Image, size: int, where: str) -> Image.Image:
     side = min(image.size)
     if side < size:
         raise DataError(
-            f"{where}: is {image.width} x {image.height}, smaller than --size {size}; nothing is "
-            f"blown up, use --size {side} at most"
+            f"{where}: is {image.width} x {image.height}, smaller than --size {size}, and "
+            f"nothing is blown up: give a larger picture, or --size {side} at most where the "
+            f"model allows it"
         )
     left, top = (image.width - side) // 2, (image.height - side) // 2
     box = (left, top, left + side, top + side)
