@@ -396,7 +396,7 @@ def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys
     folder = formats.picture_folder(tmp_path / "in", x)
     (folder / "00004.png").write_bytes(b"damaged")
     command = ["evaluate", tmp_path / "run", "--data", folder, "--json", tmp_path / "r.json"]
-    assert "00004.png: damaged" in fails(capsys, *map(str, command))
+    assert "00004.png: is no picture" in fails(capsys, *map(str, command))
     main([*map(str, command), "--limit", "4"])
     found = json.loads((tmp_path / "r.json").read_text())
     exact = bits(model, torch.from_numpy(x[:4].astype(np.int64)))
