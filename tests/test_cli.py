@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,18 @@ def test_output_that_cannot_be_written_is_told_in_one_line():
     assert (run.returncode, run.stderr) == (1, told)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "name", "said"),
+    [("latin-1", "日本.npy", r"\u65e5\u672c.npy"), ("utf-8", "日本.npy", None)],
+)
+def test_a_name_that_the_output_cannot_spell_is_escaped(tmp_path, encoding, name, said):
+    command = [sys.executable, "-m", "axial", "data", "digits", "--split", "test", "--out", name]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    run = subprocess.run(command, capture_output=True, check=False, cwd=tmp_path, env=environment)
+    assert run.returncode == 0, run.stderr.decode()
+    assert run.stdout.decode(encoding) == f"{said or name}: digits test, 300 examples\n"
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_closed_output_is_no_error(closed):
     command = f"{sys.executable} -m axial info small {closed}"
@@ -133,8 +146,9 @@ def test_data_packs_reports_and_draws(tmp_path, capsys):
     out, preview = tmp_path / "digits.npy", tmp_path / "digits.png"
     arguments = ["data", "digits", "--split", "test", "--out", str(out), "--preview", str(preview)]
     main(arguments)
+    main(arguments)  # over what is its own
     said = capsys.readouterr()
-    assert said.out == f"{out}: digits test, 300 examples\n"
+    assert said.out == f"{out}: digits test, 300 examples\n" * 2
     assert "read as built in" in said.err and "17 values" in said.err
     assert np.load(out).shape == (300, 8, 8, 1) and preview.stat().st_size > 1000
     main(["info", str(out), "--duplicates", str(out)])
@@ -152,6 +166,10 @@ def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch,
     (tmp_path / "folder.png").mkdir()
     message = fails(capsys, "data", "in", "--out", "a.npy", "--preview", "folder.png")
     assert "folder.png: no place for a sheet" in message
+    (tmp_path / "photo.png").write_bytes(photo := next(iter(before.values())))
+    message = fails(capsys, "data", "digits", "--out", "a.npy", "--preview", "photo.png")
+    assert "photo.png: is there, and axial did not make it; name a new one" in message
+    assert (tmp_path / "photo.png").read_bytes() == photo
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     assert not (tmp_path / "a.npy").exists()
 

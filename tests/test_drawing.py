@@ -75,6 +75,26 @@ def test_what_is_drawn_never_passes_for_a_packed_data_set(checkpoints, tmp_path,
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--count", 1],
+            "a batch of 16 is filled up to draw 1; --batch 1 takes less time, and may ",
+        ),
+        (["--count", 15], "a batch of 16 is filled up to draw 15; --batch 15 takes less time"),
+        (["--count", 16], None),
+        (["--count", 1, "--batch", 2], None),
+    ],
+)
+def test_it_is_told_where_most_of_the_time_goes_into_filling_up(
+    checkpoints, tmp_path, capsys, arguments, told
+):
+    run("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", *arguments)
+    said = capsys.readouterr().err
+    assert (said.startswith(told) and said.count("\n") == 1) if told else said == ""
+
+
 def test_count_does_not_change_a_picture(checkpoints, tmp_path):
     for count in (1, 7):
         out = tmp_path / f"{count}.npy"
@@ -236,9 +256,9 @@ def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatc
         ("clip", ["--out", "folder"], "a folder of PNGs holds grey or RGB pictures"),
         ("two", ["--out", "folder"], "not 2 axes of 2 channels"),
         ("grey", ["--out", "nowhere/a.png"], "nowhere/a.png: nowhere is no folder"),
-        ("grey", ["--out", "full"], "full: it, or what goes beside it, is there"),
+        ("grey", ["--out", "full"], "full: is there, and not empty"),
         ("grey", ["--out", f"{'x' * 300}.npy"], "cannot be written (File name too long)"),
-        ("grey", ["--out", "beside.npy"], "beside.npy: it, or what goes beside it, is there"),
+        ("grey", ["--out", "beside.npy"], "beside.npy.json: is there, and axial did not"),
         ("grey", ["--count", str(2 * 10**9)], "not enough memory for this; ask for fewer"),
         ("grey", ["--trace", "t.png"], "t.png: no place for a trace"),
         ("volume", ["--out", "a.gif", "--trace", "./a.gif"], "a.gif: is what is drawn itself"),
@@ -281,6 +301,82 @@ def test_what_cannot_be_completed_leaves_nothing(
     wrong = refused("complete", checkpoints / "grey", pictures, *out, "--keep", "1")
     assert "has examples of 5 x 4, 3 channels" in wrong
     assert list(tmp_path.iterdir()) == []
+
+
+def taken(folder):
+    """Files of a user's own under names that may be asked for, and what is in them."""
+    for name in ("a.png", "a.gif", "a.mp4", "a.npy", "t.gif", "b.png.json"):
+        (folder / name).write_bytes(b'{"mine": 1}')
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(folder / "photo.png")
+    return {path: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("command", ["sample", "complete"])
+@pytest.mark.parametrize("name", ["a.png", "a.gif", "a.mp4", "a.npy", "b.png", "photo.png", "t"])
+def test_a_file_that_axial_did_not_make_is_never_replaced(
+    checkpoints, tmp_path, monkeypatch, capsys, command, name
+):
+    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    before = taken(tmp_path)
+    np.save(source := tmp_path / "x.npy", np.zeros((1, 3, 3, 4), np.uint8))
+    out = ["--out", tmp_path / name]
+    if name == "t":
+        command, out = "sample", ["--out", tmp_path / "new.png", "--trace", tmp_path / "t.gif"]
+    arguments = [source, "--channels-none", "--keep", 1] if command == "complete" else []
+    message = refused(command, checkpoints / "volume", *arguments, *out, "--count", 1)
+    mine = {"b.png": "b.png.json", "t": "t.gif"}.get(name, name)
+    assert f"{tmp_path / mine}: is there, and axial did not make it; name a new" in message
+    assert "lines drawn" not in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+    assert len(list(tmp_path.iterdir())) == len(before) + 1
+
+
+@pytest.mark.parametrize("kind", ["png", "npy", "gif", "mp4"])
+def test_what_was_drawn_is_replaced_by_the_same_command_byte_for_byte(checkpoints, tmp_path, kind):
+    out, trace = tmp_path / f"a.{kind}", tmp_path / "t.gif"
+    found = []
+    for seed in (0, 1, 0):
+        arguments = ["--out", out, "--trace", trace, "--count", 1, "--seed", seed, "--batch", 1]
+        run("sample", checkpoints / "volume", *arguments)
+        found.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
+    assert found[0] == found[2] and found[0].keys() == {out.name, f"{out.name}.json", "t.gif"}
+    assert all(found[0][name] != found[1][name] for name in found[0])
+
+
+@pytest.mark.parametrize("kind", ["npy", "mp4"])
+def test_what_took_the_place_of_a_drawing_is_not_replaced(checkpoints, tmp_path, kind):
+    """Neither of the two has room for a mark: the JSON beside one knows what it was."""
+    out = tmp_path / f"a.{kind}"
+    run("sample", checkpoints / "volume", "--out", out, "--count", 1)
+    out.write_bytes(b"mine")
+    message = refused("sample", checkpoints / "volume", "--out", out, "--count", 1)
+    assert f"{out}: is there, and axial did not make it" in message
+    assert out.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "named"),
+    [
+        ("sample", ["--out", "/proc/a.png"], "/proc/a.png"),
+        ("sample", ["--out", "/proc/folder"], "/proc/folder"),
+        ("sample", ["--out", "new.png", "--trace", "/proc/t.gif"], "/proc/t.gif"),
+        ("sample", ["--out", f"{'x' * 240}.npy"], f"{'x' * 240}.npy"),
+        ("complete", ["--out", "/proc/a.npy"], "/proc/a.npy"),
+    ],
+    ids=["sheet", "folder", "trace", "long", "complete"],
+)
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_drawn(
+    checkpoints, tmp_path, monkeypatch, capsys, command, arguments, named
+):
+    """Only trying tells: root may write everywhere, and a name must leave room for another's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    np.save("x.npy", np.zeros((1, 4, 4), np.uint8))
+    source = ["x.npy", "--channels-none", "--keep", 1] if command == "complete" else []
+    message = refused(command, checkpoints / "grey", *source, *arguments, "--count", 1)
+    assert f"axial: {named}" in message and "cannot be written (" in message
+    assert "lines drawn" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
 def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):

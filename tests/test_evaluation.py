@@ -25,6 +25,7 @@ from axial import DataError, InputError, bits, element_bits, evaluate, save
 from axial.cli import main
 from axial.data import PackedWriter, hash_labels, open_packed
 from axial.packing import pack
+from axial.pictures import write_sheet
 from axial.sources.options import ReadOptions
 
 COUNT = 23
@@ -368,6 +369,18 @@ def test_the_command_scores_what_the_run_was_trained_on(run, digits, tmp_path, c
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_raw_weights_are_named_in_the_line_and_in_the_result(alone, tmp_path, capsys):
+    said = {}
+    for weights in ("ema", "raw"):
+        out = ["--json", str(tmp_path / f"{weights}.json"), "--limit", "3"]
+        main(["evaluate", str(alone), "--weights", weights, *out])
+        said[weights] = capsys.readouterr().out
+        assert json.loads((tmp_path / f"{weights}.json").read_text())["weights"] == weights
+    about = "first 3 images, digits test, given labels"
+    assert said["ema"].endswith(f"({about})\n")
+    assert said["raw"].endswith(f"({about}, raw weights)\n")
+
+
 def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
     main(["evaluate", str(run), "--data", str(digits.path), "--limit", "20"])
     out = capsys.readouterr().out
@@ -383,7 +396,7 @@ def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys
     folder = formats.picture_folder(tmp_path / "in", x)
     (folder / "00004.png").write_bytes(b"damaged")
     command = ["evaluate", tmp_path / "run", "--data", folder, "--json", tmp_path / "r.json"]
-    assert "00004.png: damaged" in fails(capsys, *map(str, command))
+    assert "00004.png: is no picture" in fails(capsys, *map(str, command))
     main([*map(str, command), "--limit", "4"])
     found = json.loads((tmp_path / "r.json").read_text())
     exact = bits(model, torch.from_numpy(x[:4].astype(np.int64)))
@@ -527,8 +540,12 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
     assert "no place for a file" in refusal("--resume", tmp_path)
     assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
-    assert "no place for a file" in refusal("--resume", "/proc/self/r")  # which no one may write
-    assert "is there and no evaluation's" in refusal("--json", mine)
+    for flag in ("--json", "--per-example", "--resume"):
+        assert "/proc/r: cannot be written (" in refusal(flag, "/proc/r", "--data", "nothing")
+    assert "/proc/r.png: cannot be written (" in refusal(
+        "--map", "/proc/r.png", "--data", "nothing"
+    )
+    assert "mine.json: is there, and axial did not make it" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
@@ -538,13 +555,26 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
 
 
 def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
-    picture = tmp_path / "a.png"
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture)
-    before = picture.read_bytes()
+    picture, photo = tmp_path / "a.png", tmp_path / "photo.png"
+    write_sheet(picture, np.zeros((1, 8, 8, 1), np.uint8))
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(photo)
+    before = picture.read_bytes(), photo.read_bytes()
     for data in (picture, tmp_path):
         told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
         assert "is what is to be scored" in told
-    assert picture.read_bytes() == before
+    told = fails(capsys, "evaluate", str(run), "--map", str(photo))
+    assert f"{photo}: is there, and axial did not make it; name a new one" in told
+    assert (picture.read_bytes(), photo.read_bytes()) == before
+
+
+def test_a_map_and_a_result_are_replaced_by_the_same_command(run, tmp_path, capsys):
+    files = {name: tmp_path / name for name in ("map.png", "r.json")}
+    for limit in ("2", "3"):
+        where = ["--map", str(files["map.png"]), "--json", str(files["r.json"])]
+        main(["evaluate", str(run), "--limit", limit, *where])
+    assert json.loads(files["r.json"].read_text())["examples"] == 3
+    with Image.open(files["map.png"]) as drawn:
+        assert drawn.info["Software"] == "axial"
 
 
 def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys):

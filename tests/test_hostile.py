@@ -399,5 +399,5 @@ def test_a_picture_never_starts_another_program(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     Image.fromarray(PICTURES[0]).save(tmp_path / "in" / "cat.png", "EPS")
     for source in (tmp_path / "in", tmp_path / "in" / "cat.png"):
-        assert "cat.png: damaged" in refused(source, tmp_path)
+        assert "cat.png: is no picture that can be read" in refused(source, tmp_path)
     assert not (tmp_path / "started").exists()

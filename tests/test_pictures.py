@@ -5,12 +5,14 @@ from PIL import Image
 from test_data import write
 
 from axial.data import open_packed
+from axial.disk import check_place
 from axial.errors import DataError
 from axial.pictures import (
     _with_scale,
     bit_map,
     sheet,
     sheet_size,
+    write_curve,
     write_map,
     write_preview,
     write_sheet,
@@ -205,3 +207,21 @@ def test_a_preview_of_large_pictures_shows_a_few(tmp_path):
     write_preview(tmp_path / "a.png", open_packed(write(tmp_path / "x.npy", x)))
     with Image.open(tmp_path / "a.png") as image:
         assert image.size == (3004, 3004)
+
+
+def test_every_png_says_that_it_is_ours_and_is_the_same_each_time(tmp_path):
+    pytest.importorskip("matplotlib")
+    x = np.zeros((1, 8, 8, 1), np.uint8)
+    writers = {
+        "sheet": lambda path: write_sheet(path, x),
+        "map": lambda path: write_map(path, x, np.ones((1, 8, 8, 1))),
+        "curve": lambda path: write_curve(path, [{"step": 1, "loss": 2.0}]),
+    }
+    for name, writer in writers.items():
+        path, again = tmp_path / f"{name}.png", tmp_path / f"{name}2.png"
+        writer(path)
+        writer(again)
+        assert path.read_bytes() == again.read_bytes()
+        check_place(path)  # it may be replaced
+        with Image.open(path) as picture:
+            assert picture.info["Software"] == "axial"

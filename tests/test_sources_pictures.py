@@ -66,7 +66,10 @@ def test_size_crops_the_centre_and_takes_the_mean_of_each_area(tmp_path):
     found = packed(folder, tmp_path, size=4).array[0]
     assert np.abs(found - middle).max() <= 1  # Pillow rounds after each axis
     assert np.array_equal(packed(folder, tmp_path, size=8).array[0], x[0, :, 2:10])
-    assert "is 12 x 8, smaller than --size 9" in refused(folder, tmp_path, size=9)
+    smaller = (
+        "is 12 x 8, smaller than --size 9, and nothing is blown up: give a larger picture, or "
+    )
+    assert smaller + "--size 8 at most where the model" in refused(folder, tmp_path, size=9)
 
 
 def test_patches_are_exact_and_in_reading_order(tmp_path):
@@ -145,6 +148,25 @@ def test_a_picture_of_ten_thousand_million_pixels_is_refused_at_once(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1
     assert "bomb.png: claims more than" in ended.stderr
+
+
+def test_what_is_no_picture_is_called_so_and_skipped_only_beside_others(tmp_path):
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(2, 8))
+    text, cut = folder / "text.png", folder / "00001.png"
+    text.write_text("hello")
+    skip = "or go on without it by --skip-bad"
+    assert refused(text, tmp_path) == f"{text}: is no picture that can be read; give another file"
+    told = f"{text}: is no picture that can be read; give another file, {skip}"
+    assert refused(folder, tmp_path) == told
+    for length in (100, 12):  # a PNG by its first bytes
+        cut.write_bytes(cut.read_bytes()[:length])
+        assert refused(folder, tmp_path).startswith(f"{cut}: damaged or cut short near byte")
+        assert refused(folder, tmp_path).endswith(f"fetch it again, {skip}")
+        assert refused(cut, tmp_path).endswith("; fetch it again")
+    only = tmp_path / "only"
+    only.mkdir()
+    text.rename(only / "text.png")
+    assert skip not in refused(only, tmp_path)
 
 
 def test_a_truncated_png_is_named_and_can_be_skipped(tmp_path):

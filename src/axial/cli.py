@@ -384,6 +384,8 @@ def main(args: Sequence[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started this
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name it cannot spell
     try:
         _dispatch(args)
         sys.stdout.flush()

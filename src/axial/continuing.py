@@ -38,9 +38,9 @@ def continue_(
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         studio = Studio(checkpoint, how, team)
         task = _Task(studio.model.config, what)
-        output = Output(out, task.result)
         if Path(source).exists() and Path(source).resolve() == out.resolve():
             raise DataError(f"{out}: is what is to be continued; name another file for the result")
+        output = Output(out, task.result)
         packed = task.open(source, Path(scratch), reading, class_names(checkpoint))
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))

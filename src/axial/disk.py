@@ -1,17 +1,25 @@
-"""What it takes for a file to be there for good, to be one process's alone, and to be readable."""
+"""What it takes for a file to be there for good, to be one process's alone, and to be ours."""
 
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from axial.errors import DataError
 
 LOCK = ".lock"
 """The file in a folder that whoever works there holds."""
+MARK = "axial"
+"""What our PNGs name as their software, and our GIFs say in a comment."""
+_MARKS = (f"\0\0\0\x0etEXtSoftware\0{MARK}".encode(), b"!\xfe\x05" + MARK.encode() + b"\0")
+_HEAD = 4096
+"""Bytes at the beginning of a file among which its mark is."""
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 """What some disks of clusters answer who asks for a lock."""
 
@@ -105,6 +113,52 @@ def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all."""
     with replacing(path) as scratch:
         scratch.write_text(text)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before any work is done, a place where nothing can be written, by trying to."""
+    scratch = unfinished(path)
+    with errors_of(path), suppress(FileExistsError):  # another rank tries too
+        scratch.touch(exist_ok=False)
+        scratch.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Refuse, before any work is done, to replace what axial did not make, or a place as above."""
+    with errors_of(path):  # a name too long to be one
+        if path.exists() and not (path.is_file() and _is_ours(path)):
+            raise DataError(f"{path}: is there, and axial did not make it; name a new one")
+    check_writable(path)
+
+
+def record_path(path: Path) -> Path:
+    """Where it stands how a file was drawn."""
+    return path.with_name(f"{path.name}.json")
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file bears our mark, is a JSON of ours, or is what the one beside it describes."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if any(mark in head for mark in _MARKS) or (head[:1] == b"{" and _record(path)):
+        return True
+    beside = record_path(path)
+    return beside.is_file() and _record(beside).get("sha256") == sha256(path)
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """A JSON that axial wrote, which says so; nothing if it is another's."""
+    try:
+        found = json.loads(path.read_text())
+        return found if MARK in found["versions"] else {}
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return {}
 
 
 @contextmanager

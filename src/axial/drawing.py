@@ -5,6 +5,7 @@ nor on how many ranks draw them.
 """
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import axial
 from axial.checkpoint import fingerprint, load
 from axial.config import DataShape, SampleConfig
 from axial.data import Array
+from axial.disk import check_place
 from axial.errors import ConfigError, DataError
 from axial.model import AxialTransformer
 from axial.output import Output, Shown, write_moving
@@ -115,6 +117,12 @@ class Studio:
         """
         shape, team = growing.shape, self.team
         x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
+        if self.asked.batch is None and (few := count * versions) < self.batch and team.main:
+            print(
+                f"a batch of {self.batch} is filled up to draw {few}; --batch {few} takes less "
+                f"time, and may give another picture, by rounding",
+                file=sys.stderr,
+            )
         first, stop = share(count, self.batch, team.rank, team.count)
         lines *= -(-(stop - first) * versions // self.batch)
         if first < stop:
@@ -150,6 +158,8 @@ class Growing:
     def __init__(self, path: Path | None, shape: DataShape) -> None:
         if path is not None and (path.suffix.lower() != ".gif" or not path.parent.is_dir()):
             raise DataError(f"{path}: no place for a trace; name a .gif in a folder that is there")
+        if path is not None:
+            check_place(path)
         self.path, self.shape = path, shape
         self.frames: list[Array] = []
 

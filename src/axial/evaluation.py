@@ -23,7 +23,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from axial.batches import Batch, EvaluationBatches, Indices
-from axial.checkpoint import fingerprint
+from axial.checkpoint import Weights, fingerprint
 from axial.config import ModelConfig, Precision
 from axial.data import Description, Packed
 from axial.disk import errors_of, replacing, write_text
@@ -64,6 +64,8 @@ class Evaluation:
     """Examples scored together, on all ranks."""
     fingerprint: str | None
     """That of the model, where it was asked for."""
+    weights: Weights = "ema"
+    """Which of a run's weights were scored."""
 
     @property
     def bits_per_dim(self) -> float:
@@ -102,6 +104,7 @@ class Evaluation:
             "precision": self.precision,
             "batch": self.batch,
             "fingerprint": self.fingerprint,
+            "weights": self.weights,
         }
 
     def __str__(self) -> str:
@@ -110,6 +113,7 @@ class Evaluation:
         spread = "" if error is None else f" +- {error:.4f}"
         about = [f"{self._examples()}, {self.data.title}"]
         about += ["given labels"] if self.labels else []
+        about += ["raw weights"] if self.weights == "raw" else []
         about += [] if self.precision == "float32" else [self.precision]
         return f"{self.bits_per_dim:.4f} bits/dim{given}{spread} ({', '.join(about)})"
 

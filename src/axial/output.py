@@ -14,7 +14,16 @@ from PIL import Image
 
 from axial.config import DataShape
 from axial.data import Array, description_path, dtype_for
-from axial.disk import errors_of, replacing, write_text
+from axial.disk import (
+    MARK,
+    check_place,
+    check_writable,
+    errors_of,
+    record_path,
+    replacing,
+    sha256,
+    write_text,
+)
 from axial.errors import DataError
 from axial.pictures import sheet, sheet_size, write_sheet
 
@@ -46,44 +55,40 @@ class Output:
             raise DataError(f"{path}: cannot hold what is drawn; use {_KINDS}")
         self._check_data()
         with errors_of(path):  # a name too long to be one
-            taken = not _is_free(path)
-            if self.kind:
-                taken = path.is_dir() or self._beside.is_dir()
             if not path.parent.is_dir():
                 raise DataError(f"{path}: {path.parent} is no folder; name one that is there")
-            if taken:
-                raise DataError(f"{path}: it, or what goes beside it, is there; name a new one")
             if self.kind == ".npy" and description_path(path).exists():
                 raise DataError(
                     f"{path}: {description_path(path).name} beside it describes a data set, for "
                     f"which what is drawn must not pass; name a new one"
                 )
+            if self.kind:
+                check_place(path)
+                check_place(record_path(path))
+            elif not _is_free(path):
+                raise DataError(f"{path}: is there, and not empty; name a new one")
+            else:
+                check_writable(path)
 
     def write(self, x: Array, about: dict[str, Any], shown: Shown | None = None) -> None:
         """Write examples (n, *axes, c), and how they came about beside them."""
-        text = json.dumps(about, indent=2) + "\n"
         with errors_of(self.path):
             if self.kind == "":
                 with replacing(self.path) as scratch:
-                    self._write_folder(scratch, x, text)
+                    self._write_folder(scratch, x, _as_text(about))
                 return
             if self.kind == ".npy":
                 with replacing(self.path) as scratch, scratch.open("wb") as file:
                     np.save(file, x.astype(dtype_for(self.shape.values)), allow_pickle=False)
             else:
                 self._write_pictures(shown or Shown(x=x))
-            write_text(self._beside, text)
+            write_text(record_path(self.path), _as_text(about | {"sha256": sha256(self.path)}))
 
     def check_size(self, shown: Shown) -> None:
         """Refuse to show more than a moving picture holds; what is to be seen need not be there."""
         if self.kind in _LONGEST:
             moment = self._moments(shown.x)[0].shape
             _check_size(self.path, sheet_size(moment, frames=1, kept=True, group=shown.group))
-
-    @property
-    def _beside(self) -> Path:
-        """Where it stands how a file was drawn."""
-        return self.path.with_name(f"{self.path.name}.json")
 
     def _write_pictures(self, shown: Shown) -> None:
         how: dict[str, Any] = {"values": self.shape.values, "group": shown.group}
@@ -128,7 +133,7 @@ def write_moving(path: Path, frames: Sequence[Array]) -> None:
     with errors_of(path), replacing(path) as scratch:
         if path.suffix.lower() == ".gif":
             first, *others = [Image.fromarray(frame) for frame in frames]
-            settings = {"save_all": True, "append_images": others, "loop": 0}
+            settings = {"save_all": True, "append_images": others, "loop": 0, "comment": MARK}
             first.save(scratch, format="GIF", duration=_MILLISECONDS, **settings)
         else:
             _write_mp4(scratch, frames)
@@ -158,6 +163,10 @@ def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
             picture = av.VideoFrame.from_ndarray(np.pad(frame, room, mode="edge"), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
+
+
+def _as_text(about: dict[str, Any]) -> str:
+    return json.dumps(about, indent=2) + "\n"
 
 
 def _is_free(folder: Path) -> bool:

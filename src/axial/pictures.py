@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 from axial.config import DataShape
 from axial.data import Array, Packed
-from axial.disk import errors_of, replacing
+from axial.disk import MARK, check_place, errors_of, replacing
 from axial.errors import DataError
 
 _GAP, _WIDE_GAP, _APART = 2, 4, 8
@@ -66,13 +67,15 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
     if axes.lines:
         axes.legend()
     with errors_of(path), replacing(Path(path)) as scratch:
-        figure.savefig(scratch, format="png", dpi=120)
+        figure.savefig(scratch, format="png", dpi=120, metadata={"Software": MARK})
     return True
 
 
 def _write(path: Path | str, pixels: Array) -> None:
+    mark = PngInfo()
+    mark.add_text("Software", MARK)
     with errors_of(path), replacing(Path(path)) as scratch:
-        Image.fromarray(pixels).save(scratch, format="PNG")
+        Image.fromarray(pixels).save(scratch, format="PNG", pnginfo=mark)
 
 
 def check_preview(path: Path, source: str | None = None) -> None:
@@ -82,6 +85,7 @@ def check_preview(path: Path, source: str | None = None) -> None:
     own = path.resolve()
     if source and path.exists() and Path(source).resolve() in (own, *own.parents):
         raise DataError(f"{path}: the sheet would replace a picture of the source; name a new one")
+    check_place(path)
 
 
 def write_preview(path: Path | str, packed: Packed) -> None:

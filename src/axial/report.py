@@ -1,8 +1,6 @@
 """What `axial evaluate` does: opens model and data, scores, and writes what was found."""
 
-import json
 import math
-import os
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ import axial
 from axial.checkpoint import Weights, load
 from axial.config import Precision
 from axial.data import Packed
+from axial.disk import check_place, check_writable, errors_of
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
 from axial.fitting import as_modelled, class_names, open_test, trained_on
@@ -74,13 +73,12 @@ class Outputs:
         """Refuse, before any work is done, places where nothing can or should go."""
         paths = self.paths
         for path in paths:
-            try:
+            with errors_of(path):  # a name too long to be one, a folder without rights
                 odd = path.exists() and not path.is_file()
-                there = path.parent.is_dir() and os.access(path.parent, os.W_OK)
-            except OSError as error:  # a name too long to be one, a folder without rights
-                raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+                there = path.parent.is_dir()
             if odd or not there:
                 raise DataError(f"{path}: no place for a file; name one in a folder that is there")
+            check_writable(path)
         if len({path.resolve() for path in paths}) < len(paths):
             names = ", ".join(map(str, paths))
             raise DataError(f"{names}: one file for two things; give each its own")
@@ -88,8 +86,8 @@ class Outputs:
             check_preview(self.map)
         if self.per_example is not None and self.per_example.exists():
             raise DataError(f"{self.per_example}: is there already; use another --per-example")
-        if self.json is not None and self.json.exists() and not _is_result(self.json):
-            raise DataError(f"{self.json}: is there and no evaluation's; use another --json")
+        if self.json is not None:
+            check_place(self.json)
 
     def check_apart(self, data: str) -> None:
         """Refuse to draw over what is to be scored, or a picture among it."""
@@ -132,6 +130,7 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
                 f"{request.checkpoint}: gives probabilities that are no numbers; its weights are "
                 f"damaged, or its training went wrong"
             )
+        found = replace(found, weights=request.weights)
         facts = _facts(request, team.device, time.monotonic() - start)
         team.by_main(lambda: _write(outputs, found, facts, model, packed))
 
@@ -160,7 +159,6 @@ def _facts(request: Request, device: torch.device, seconds: float) -> dict[str, 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     return {
         "checkpoint": str(request.checkpoint),
-        "weights": request.weights,
         "device": name,
         "seconds": seconds,
         "versions": {"axial": axial.__version__, "torch": torch.__version__},
@@ -192,10 +190,3 @@ def _write(
         print(f"{path}: written", file=sys.stderr)
     print(found, flush=True)
     outputs.forget_progress()
-
-
-def _is_result(path: Path) -> bool:
-    try:
-        return "bits_per_dim" in json.loads(path.read_text())
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False

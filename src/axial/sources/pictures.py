@@ -4,14 +4,16 @@ import functools
 import io
 import os
 import re
+import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO, Literal
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from axial.data import Array
 from axial.errors import DataError
@@ -48,7 +50,7 @@ def open_folder(path: Path, options: ReadOptions) -> Source:
         classes=len(names),
         count=None if options.patches else len(files),
         records=_file_records(folder, files, names),
-        decode=decoder(options),
+        decode=decoder(options, only=len(files) == 1),
         takes=OPTIONS,
         notes=notes_on(ignored) + changes(options),
     )
@@ -76,7 +78,7 @@ def open_picture(path: Path, options: ReadOptions) -> Source:
         reader="picture",
         values=256,
         records=iter([Record(str(path), str(path))]),
-        decode=decoder(options),
+        decode=decoder(options, only=True),
         takes=OPTIONS,
         notes=changes(options),
     )
@@ -209,20 +211,26 @@ def _file_records(folder: Path, files: list[str], names: list[str]) -> Iterator[
         yield Record(str(folder / name), f"{folder}/{name}", label)
 
 
-def decoder(options: ReadOptions) -> "Decoder":
-    """What turns the bytes, or the path, of a picture into examples."""
-    return Decoder(options.size, options.patches, options.convert)
+def decoder(options: ReadOptions, *, only: bool = False) -> "Decoder":
+    """What turns the bytes, or the path, of a picture, it may be the only one, into examples."""
+    return Decoder(options.size, options.patches, options.convert, only=only)
 
 
 class Decoder:
     """Picture -> (k, h, w, c): one example, or all its patches."""
 
     def __init__(
-        self, size: int | None, patches: bool, convert: Literal["rgb", "grey"] | None
+        self,
+        size: int | None,
+        patches: bool,
+        convert: Literal["rgb", "grey"] | None,
+        *,
+        only: bool,
     ) -> None:
         self.size = size
         self.patches = patches
         self.convert = convert
+        self.only = only
 
     def __call__(self, record: Record) -> Array:
         stream = _open(record)
@@ -240,10 +248,15 @@ class Decoder:
                     f"model takes; shrink it or remove it"
                 ) from error
             except Exception as error:  # a damaged picture can raise anything at all
+                others = "" if self.only else ", or go on without it by --skip-bad"
+                if isinstance(error, UnidentifiedImageError) and not _begins_as_picture(stream):
+                    raise DataError(
+                        f"{record.where}: is no picture that can be read; give another file{others}"
+                    ) from error
                 reason = " ".join(str(error).split()).replace(repr(stream), "it")
                 raise DataError(
                     f"{record.where}: damaged or cut short near byte {stream.tell()} of the "
-                    f"picture ({reason}); fetch it again, or go on without it by --skip-bad"
+                    f"picture ({reason}); fetch it again{others}"
                 ) from error
 
     def _examples(self, image: Image.Image, where: str, *, alone: bool) -> Array:
@@ -302,8 +315,9 @@ def shrink(image: Image.Image, size: int, where: str) -> Image.Image:
     side = min(image.size)
     if side < size:
         raise DataError(
-            f"{where}: is {image.width} x {image.height}, smaller than --size {size}; nothing is "
-            f"blown up, use --size {side} at most"
+            f"{where}: is {image.width} x {image.height}, smaller than --size {size}, and "
+            f"nothing is blown up: give a larger picture, or --size {side} at most where the "
+            f"model allows it"
         )
     left, top = (image.width - side) // 2, (image.height - side) // 2
     box = (left, top, left + side, top + side)
@@ -319,6 +333,20 @@ def _open(record: Record) -> BinaryIO:
         return Path(record.data).open("rb")
     except OSError as error:
         raise DataError(f"{record.where}: cannot be read ({error.strerror})") from error
+
+
+def _begins_as_picture(stream: BinaryIO) -> bool:
+    """Whether the first bytes are those of a format that is read, or there are none at all."""
+    place = stream.tell()
+    stream.seek(0)
+    head = stream.read(16)
+    stream.seek(place)
+    for name in readable_formats():
+        accept = Image.OPEN[name][1]
+        with suppress(IndexError, TypeError, SyntaxError, struct.error):  # too short for it
+            if accept is not None and accept(head) is True:
+                return True
+    return not head
 
 
 def _exact(image: Image.Image, where: str) -> Image.Image:
