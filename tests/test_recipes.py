@@ -137,7 +137,7 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
     assert result["learned"]["bits_per_dim"] == pytest.approx(learned, abs=0.01)  # but for rounding
     unaveraged = result["unaveraged"]
     assert unaveraged["examples"] == 20
-    assert 0 < abs(unaveraged["bits_per_dim"] - result["validation"]["bits_per_dim"]) < 0.2
+    assert result["validation"]["bits_per_dim"] != unaveraged["bits_per_dim"] < looks[0]
 
 
 def test_the_weights_of_the_last_step_are_scored_as_they_are(pictures, tmp_path):
