@@ -224,6 +224,31 @@ def test_completions_keep_what_was_kept_and_differ_elsewhere(
     assert json.loads((tmp_path / "c.png.json").read_text())["candidates"] == 3
 
 
+def test_what_has_no_labels_is_continued_as_the_class_asked_for_or_each_in_turn(
+    checkpoints, tmp_path
+):
+    x = np.random.default_rng(0).integers(0, 9, (2, 3, 3, 1), np.uint8)
+    x[0, 0, 0, 0] = 8
+    for name, labels in (("bare", {}), ("others", {"labels": np.array([0, 6])})):
+        np.savez(tmp_path / f"{name}.npz", x=x, **labels)
+    given = torch.from_numpy(x).long()
+    given[:, 1:] = -1
+    model = axial.load(checkpoints / "labels")
+    for source, flags, label in (
+        ("bare", [], torch.tensor([0, 1])),
+        ("bare", ["--label", 2], torch.tensor([2, 2])),
+        ("others", ["--label", 2], torch.tensor([2, 2])),
+    ):
+        out = tmp_path / f"{source}{len(flags)}.npy"
+        how = ["--channels-last", "--keep", 1, "--count", 1, "--batch", 2]
+        source = tmp_path / f"{source}.npz"
+        run("complete", checkpoints / "labels", source, *how, *flags, "--out", out)
+        wanted = axial.complete(model, given, label=label, batch=2)
+        assert np.array_equal(np.load(out), wanted.numpy())
+    wrong = refused("complete", checkpoints / "labels", source, *how, "--out", tmp_path / "w.npy")
+    assert "has 7 classes, but the model is conditioned on 3" in wrong
+
+
 def test_a_video_model_continues_the_frames_it_is_given(checkpoints, tmp_path):
     clips = np.random.default_rng(1).integers(0, 3, (2, 2, 3, 3, 3), dtype=np.uint8)
     np.save(tmp_path / "clips.npy", clips)

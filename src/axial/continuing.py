@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +37,7 @@ def continue_(
     """Complete examples of a source, and write them beside the originals."""
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         studio = Studio(checkpoint, how, team)
-        task = _Task(studio.model.config, what)
+        task = _Task(studio.model.config, what, labels=how.label is None)
         if Path(source).exists() and Path(source).resolve() == out.resolve():
             raise DataError(f"{out}: is what is to be continued; name another file for the result")
         output = Output(out, task.result)
@@ -73,10 +73,14 @@ def continue_(
 
 
 class _Task:
-    """What is kept of each example, and how many frames a clip is to have in the end."""
+    """What is kept of each example, and how many frames a clip is to have in the end.
 
-    def __init__(self, config: ModelConfig, what: CompleteConfig) -> None:
+    `labels` tells whether those of the examples matter, or another was asked for.
+    """
+
+    def __init__(self, config: ModelConfig, what: CompleteConfig, *, labels: bool) -> None:
         self.config, self.shape, self.count = config, config.data, what.examples
+        self.wanted = self.shape if labels else replace(self.shape, classes=0)
         self.frames = what.frames or self.shape.window
         self.slide: Sliding | None = None
         if what.frames is not None or what.overlap is not None:
@@ -125,11 +129,11 @@ class _Task:
         """The examples to continue: clips of any length that hold what is to be kept."""
         if self.shape.window is None:
             packed = open_clips(source, scratch, reading, [1], limit=self.count)
-            return as_clips(packed, self.shape, names)
+            return as_clips(packed, self.wanted, names)
         least = 1 + int(np.flatnonzero(self._by_frame(self.mask).any(1))[-1])
         lengths = {max(least, length or 1) for length in (1, self.shape.window, self.frames)}
         packed = open_clips(source, scratch, reading, lengths, limit=self.count)
-        packed = as_clips(packed, self.shape, names)
+        packed = as_clips(packed, self.wanted, names)
         found = self.shape.frames_in((len(packed), *packed.row_shape))
         if found < least:
             raise DataError(

@@ -31,7 +31,9 @@ def as_modelled(packed: Packed, config: ModelConfig, names: ClassNames = None) -
 
 
 def as_clips(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
-    """The same, but clips may have any number of frames."""
+    """The same of what is to be continued: of any number of frames, and it may have no labels."""
+    if packed.labels is None:
+        wanted = replace(wanted, classes=0)
     length = _length(packed.shape, wanted)
     return _fitted(packed, wanted if length is None else wanted.lasting(length), names)
 
