@@ -168,7 +168,7 @@ def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch,
     assert "folder.png: no place for a sheet" in message
     (tmp_path / "photo.png").write_bytes(photo := next(iter(before.values())))
     message = fails(capsys, "data", "digits", "--out", "a.npy", "--preview", "photo.png")
-    assert "photo.png: is there, and axial did not make it; name a new one" in message
+    assert "photo.png: is there, and is no result of axial's; name a new one" in message
     assert (tmp_path / "photo.png").read_bytes() == photo
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     assert not (tmp_path / "a.npy").exists()

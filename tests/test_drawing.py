@@ -283,7 +283,7 @@ def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatc
         ("grey", ["--out", "nowhere/a.png"], "nowhere/a.png: nowhere is no folder"),
         ("grey", ["--out", "full"], "full: is there, and not empty"),
         ("grey", ["--out", f"{'x' * 300}.npy"], "cannot be written (File name too long)"),
-        ("grey", ["--out", "beside.npy"], "beside.npy.json: is there, and axial did not"),
+        ("grey", ["--out", "beside.npy"], "beside.npy.json: is there, and is no result"),
         ("grey", ["--count", str(2 * 10**9)], "not enough memory for this; ask for fewer"),
         ("grey", ["--trace", "t.png"], "t.png: no place for a trace"),
         ("volume", ["--out", "a.gif", "--trace", "./a.gif"], "a.gif: is what is drawn itself"),
@@ -350,7 +350,7 @@ def test_a_file_that_axial_did_not_make_is_never_replaced(
     arguments = [source, "--channels-none", "--keep", 1] if command == "complete" else []
     message = refused(command, checkpoints / "volume", *arguments, *out, "--count", 1)
     mine = {"b.png": "b.png.json", "t": "t.gif"}.get(name, name)
-    assert f"{tmp_path / mine}: is there, and axial did not make it; name a new" in message
+    assert f"{tmp_path / mine}: is there, and is no result of axial's; name a new" in message
     assert "lines drawn" not in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
     assert len(list(tmp_path.iterdir())) == len(before) + 1
@@ -375,7 +375,7 @@ def test_what_took_the_place_of_a_drawing_is_not_replaced(checkpoints, tmp_path,
     run("sample", checkpoints / "volume", "--out", out, "--count", 1)
     out.write_bytes(b"mine")
     message = refused("sample", checkpoints / "volume", "--out", out, "--count", 1)
-    assert f"{out}: is there, and axial did not make it" in message
+    assert f"{out}: is there, and is no result of axial's" in message
     assert out.read_bytes() == b"mine"
 
 

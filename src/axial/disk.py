@@ -18,6 +18,8 @@ LOCK = ".lock"
 MARK = "axial"
 """What our PNGs name as their software, and our GIFs say in a comment."""
 _MARKS = (f"\0\0\0\x0etEXtSoftware\0{MARK}".encode(), b"!\xfe\x05" + MARK.encode() + b"\0")
+_RESULTS = {"bits_per_dim", "sha256"}
+"""Of these a JSON of ours has one if it says what was scored, or what was drawn."""
 _HEAD = 4096
 """Bytes at the beginning of a file among which its mark is."""
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -127,7 +129,7 @@ def check_place(path: Path) -> None:
     """Refuse, before any work is done, to replace what axial did not make, or a place as above."""
     with errors_of(path):  # a name too long to be one
         if path.exists() and not (path.is_file() and _is_ours(path)):
-            raise DataError(f"{path}: is there, and axial did not make it; name a new one")
+            raise DataError(f"{path}: is there, and is no result of axial's; name a new one")
     check_writable(path)
 
 
@@ -153,10 +155,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """A JSON that axial wrote, which says so; nothing if it is another's."""
+    """What axial wrote of something scored or drawn; nothing if it is another's, or a run's."""
     try:
         found = json.loads(path.read_text())
-        return found if MARK in found["versions"] else {}
+        return found if MARK in found["versions"] and found.keys() & _RESULTS else {}
     except (ValueError, TypeError, LookupError, RecursionError):
         return {}
 

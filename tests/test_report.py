@@ -1,0 +1,368 @@
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import formats
+import numpy as np
+import pytest
+import torch
+from conftest import both_ranks, config, tiny_model
+from PIL import Image
+from test_cli import fails
+from test_data import FACTS
+from test_evaluation import whole, write
+
+import axial
+from axial import bits, evaluate, save
+from axial.cli import main
+from axial.data import PackedWriter, hash_labels
+from axial.packing import pack
+from axial.pictures import write_sheet
+from axial.sources.options import ReadOptions
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What training on digits would leave: a checkpoint that says what it was trained on."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    found = config((8, 8), values=17, width=16, heads=2, classes=10)
+    save(tiny_model(found, dtype=torch.float32), folder)
+    (folder / "run.json").write_text(json.dumps({"data": {"source": "digits"}}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "digits.npy"
+    return pack("digits", path, ReadOptions(split="test"), workers=1).packed
+
+
+def test_the_command_scores_what_the_run_was_trained_on(run, digits, tmp_path, capsys):
+    out, each, drawn = tmp_path / "r.json", tmp_path / "each.npy", tmp_path / "map.png"
+    files = ["--json", str(out), "--per-example", str(each), "--map", str(drawn)]
+    main(["evaluate", str(run), *files])
+    said = capsys.readouterr()
+    model = axial.load(run)
+    exact = bits(model, *whole(digits)).numpy()
+    line = re.fullmatch(
+        r"(\d\.\d{4}) bits/dim \+- (\d\.\d{4}) \(300 images, digits test, given labels\)\n",
+        said.out,
+    )
+    found = json.loads(out.read_text())
+    assert line[1] == f"{found['bits_per_dim']:.4f}" and line[2] == f"{found['standard_error']:.4f}"
+    assert found["bits_per_dim"] == pytest.approx(exact.mean() / 64, abs=1e-6)
+    assert found["bits"] == pytest.approx(exact.sum(), rel=1e-6)
+    assert found["examples"] == 300 and found["elements"] == 300 * 64
+    assert np.mean(found["per_row"]) == pytest.approx(found["bits_per_dim"], abs=1e-12)
+    assert found["data"]["sha256"] == digits.description.sha256
+    assert found["data"]["split"] == "test" and found["given_labels"] is True
+    assert found["fingerprint"] == axial.fingerprint(model) and found["checkpoint"] == str(run)
+    assert found["weights"] == "ema" and found["precision"] == "float32" and found["seconds"] > 0
+    assert found["versions"] == {"axial": axial.__version__, "torch": torch.__version__}
+    np.testing.assert_allclose(np.load(each), exact, rtol=1e-5)
+    assert drawn.stat().st_size > 500
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_raw_weights_are_named_in_the_line_and_in_the_result(alone, tmp_path, capsys):
+    said = {}
+    for weights in ("ema", "raw"):
+        out = ["--json", str(tmp_path / f"{weights}.json"), "--limit", "3"]
+        main(["evaluate", str(alone), "--weights", weights, *out])
+        said[weights] = capsys.readouterr().out
+        assert json.loads((tmp_path / f"{weights}.json").read_text())["weights"] == weights
+    about = "first 3 images, digits test, given labels"
+    assert said["ema"].endswith(f"({about})\n")
+    assert said["raw"].endswith(f"({about}, raw weights)\n")
+
+
+def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
+    main(["evaluate", str(run), "--data", str(digits.path), "--limit", "20"])
+    out = capsys.readouterr().out
+    assert "(first 20 of 300 images, digits test, given labels)\n" in out
+    message = fails(capsys, "evaluate", str(run), "--data", str(digits.path), "--split", "train")
+    assert "has no split 'train', for it holds 'test'" in message
+
+
+def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys):
+    model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
+    save(model, tmp_path / "run")
+    x = formats.pictures(6, 8, channels=1)
+    folder = formats.picture_folder(tmp_path / "in", x)
+    (folder / "00004.png").write_bytes(b"damaged")
+    command = ["evaluate", tmp_path / "run", "--data", folder, "--json", tmp_path / "r.json"]
+    assert "00004.png: is no picture" in fails(capsys, *map(str, command))
+    main([*map(str, command), "--limit", "4"])
+    found = json.loads((tmp_path / "r.json").read_text())
+    exact = bits(model, torch.from_numpy(x[:4].astype(np.int64)))
+    assert found["bits"] == pytest.approx(float(exact.sum()), rel=1e-6)
+    assert capsys.readouterr().out.endswith("(first 4 images, in)\n")
+    data = {"title": "in", "split": None, "examples": 4, "beginning": True, "labels": None}
+    assert found["data"] == data | {"sha256": hashlib.sha256(x[:4].tobytes()).hexdigest()}
+
+
+def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
+    found = config((3, 4))
+    save(tiny_model(found, dtype=torch.float32), tmp_path / "run")
+    np.save(tmp_path / "mine.npy", np.random.default_rng(0).integers(0, 3, (9, 3, 4), np.uint8))
+    reading = ["--values", "3", "--channels-none"]
+    main(["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "mine.npy"), *reading])
+    assert capsys.readouterr().out.endswith("(9 images, mine)\n")
+    source = {"source": str(tmp_path / "mine.npy"), "reading": {"values": 3, "channels_none": True}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"data": source}))
+    assert "has no test part; give --data" in fails(capsys, "evaluate", str(tmp_path / "run"))
+    message = fails(capsys, "evaluate", str(tmp_path / "run"), "--split", "valid")
+    assert "mine.npy: has no split 'valid', for it is not divided into parts" in message
+
+
+@pytest.mark.parametrize("split", [None, "test"])
+def test_a_packed_array_that_was_trained_on_has_no_test_part(split, run, tmp_path, capsys):
+    x = np.zeros((9, 8, 8, 1), np.uint8)
+    write(tmp_path / "mine.npy", x, np.arange(9), 10, split=split, values=17)
+    save(axial.load(run), tmp_path / "run")
+    about = {"data": {"source": str(tmp_path / "mine.npy")}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    message = fails(capsys, "evaluate", str(tmp_path / "run"))
+    told = "was trained on and has no test part; give --data"
+    assert message == f"axial: {tmp_path / 'mine.npy'}: {told}"
+
+
+def test_no_command_takes_a_split_that_there_is_not(tmp_path, capsys):
+    model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
+    save(model, tmp_path / "run")
+    names = ["cat/a.png", "dog/a.png", "owl/a.png"]
+    folder = formats.picture_folder(tmp_path / "pets", formats.pictures(3, 8, channels=1), names)
+    for command in (
+        ["evaluate", tmp_path / "run", "--data", folder],
+        ["complete", tmp_path / "run", folder, "--keep", 2, "--out", tmp_path / "out.png"],
+        ["train", "small", "--data", folder, "--out", tmp_path / "new"],
+        ["data", folder, "--out", tmp_path / "new.npy"],
+    ):
+        message = fails(capsys, *map(str, command), "--split", "banana")
+        assert "pets: has no split 'banana', for it is not divided into parts" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets", "run"]
+
+
+PETS = ("cat", "dog", "owl")
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """What training on three kinds of pictures would leave, and one picture of each."""
+    model = tiny_model(
+        config((8, 8), values=256, width=16, heads=2, classes=3), dtype=torch.float32
+    )
+    save(model, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"data": {"names": PETS}}))
+    return model, formats.pictures(3, 8, channels=1)
+
+
+@pytest.mark.parametrize("names", [("dog", "owl"), ("owl", "cat", "dog"), PETS], ids=str)
+def test_labels_are_those_of_the_same_name_in_the_run(names, pets, tmp_path, capsys):
+    model, x = pets
+    label = np.array([PETS.index(name) for name in names])
+    with PackedWriter(tmp_path / "new.npy") as writer:
+        writer.append(x[label])
+        writer.finish(np.arange(len(names)), len(names), names, **FACTS)
+    files = ["--json", str(tmp_path / "r.json"), "--per-example", str(tmp_path / "each.npy")]
+    data = ["--data", str(tmp_path / "new.npy")]
+    main(["evaluate", str(tmp_path / "run"), *data, *files, "--map", str(tmp_path / "map.png")])
+    assert capsys.readouterr().out.endswith("toy train, given labels)\n")
+    exact = bits(model, torch.from_numpy(x[label].astype(np.int64)), torch.from_numpy(label))
+    np.testing.assert_allclose(np.load(tmp_path / "each.npy"), exact, rtol=1e-5)
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["data"]["labels"] == hash_labels(label)
+    (tmp_path / "run" / "run.json").unlink()
+    if len(names) < 3:
+        told = fails(capsys, "evaluate", str(tmp_path / "run"), *data)
+        assert "has 2 classes, but the model is conditioned on 3 classes" in told
+    else:  # a model that knows no names goes by the numbers
+        main(["evaluate", str(tmp_path / "run"), *data, "--json", str(tmp_path / "r.json")])
+        found = json.loads((tmp_path / "r.json").read_text())
+        assert found["data"]["labels"] == hash_labels(np.arange(3))
+
+
+def test_a_class_that_the_run_does_not_know_is_named(pets, tmp_path, capsys):
+    names = ["dog/a.png", "owl/a.png", "zcat/a.png"]
+    folder = formats.picture_folder(tmp_path / "new", pets[1], names)
+    told = "new: has the class 'zcat', but the model was trained on 'cat', 'dog', 'owl'; call it as"
+    run = str(tmp_path / "run")
+    assert told in fails(capsys, "evaluate", run, "--data", str(folder))
+    out = ["--keep", "2", "--out", str(tmp_path / "out.npy")]
+    assert told in fails(capsys, "complete", run, str(folder), *out)
+    save(tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32), run)
+    main(["evaluate", run, "--data", str(folder)])  # it is told no labels
+    assert capsys.readouterr().out.endswith("(3 images, new)\n")
+
+
+def test_a_continuation_has_the_label_of_that_name(pets, tmp_path):
+    folder = formats.picture_folder(tmp_path / "new", pets[1][:2], ["dog/a.png", "owl/a.png"])
+    how = ["--keep", "2", "--count", "1", "--examples", "1", "--device", "cpu"]
+    for name, label in (("named", []), ("told", ["--label", "1"]), ("other", ["--label", "0"])):
+        out = ["--out", str(tmp_path / f"{name}.npy")]
+        main(["complete", str(tmp_path / "run"), str(folder), *how, *label, *out])
+    named, told, other = (np.load(tmp_path / f"{n}.npy") for n in ("named", "told", "other"))
+    assert np.array_equal(named, told) and not np.array_equal(named, other)
+
+
+def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
+    def refusal(*args, checkpoint=run):
+        before = sorted(tmp_path.rglob("*"))
+        message = fails(capsys, "evaluate", str(checkpoint), *map(str, args))
+        assert sorted(tmp_path.rglob("*")) == before
+        return message
+
+    data = ("--data", digits.path)
+    bare, other = tmp_path / "bare", tmp_path / "other"
+    save(axial.load(run), bare)
+    save(tiny_model(config((8, 8), values=9), dtype=torch.float32), other)
+    mine = tmp_path / "mine.json"
+    mine.write_text("{}")
+    assert "no such checkpoint" in refusal(checkpoint=tmp_path / "none")
+    assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
+    (bare / "run.json").write_text('{"data": {"source": "digits", "reading": {"x": 1}}}')
+    assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
+    assert "digits: has no split 'valid'" in refusal("--split", "valid")
+    assert "no such file or folder" in refusal("--data", tmp_path / "none.npy")
+    assert "--size means nothing to a packed array" in refusal(*data, "--size", "8")
+    assert "17 values, but the model takes 8 x 8, 1 channel, 9 values" in refusal(
+        *data, checkpoint=other
+    )
+    assert "--batch is 0: use at least 1" in refusal("--batch", "0")
+    assert "--limit is -1: use at least 1" in refusal("--limit", "-1")
+    assert "device 'abacus' cannot be used here" in refusal("--device", "abacus")
+    assert "no place for a sheet" in refusal("--map", tmp_path / "map.jpg")
+    assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
+    assert "no place for a file" in refusal("--resume", tmp_path)
+    assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
+    for flag in ("--json", "--per-example", "--resume"):
+        assert "/proc/r: cannot be written (" in refusal(flag, "/proc/r", "--data", "nothing")
+    assert "/proc/r.png: cannot be written (" in refusal(
+        "--map", "/proc/r.png", "--data", "nothing"
+    )
+    assert "mine.json: is there, and is no result of axial's" in refusal("--json", mine)
+    assert "is there already" in refusal("--per-example", digits.path)
+    assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
+    assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
+    new = tmp_path / "new.npy"
+    assert "one file for two things" in refusal("--json", new, "--per-example", new)
+    assert "one file for two things" in refusal("--json", new, "--resume", bare / ".." / new.name)
+
+
+def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
+    picture, photo = tmp_path / "a.png", tmp_path / "photo.png"
+    write_sheet(picture, np.zeros((1, 8, 8, 1), np.uint8))
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(photo)
+    before = picture.read_bytes(), photo.read_bytes()
+    for data in (picture, tmp_path):
+        told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
+        assert "is what is to be scored" in told
+    told = fails(capsys, "evaluate", str(run), "--map", str(photo))
+    assert f"{photo}: is there, and is no result of axial's; name a new one" in told
+    assert (picture.read_bytes(), photo.read_bytes()) == before
+
+
+def test_a_map_and_a_result_are_replaced_by_the_same_command(run, tmp_path, capsys):
+    files = {name: tmp_path / name for name in ("map.png", "r.json")}
+    for limit in ("2", "3"):
+        where = ["--map", str(files["map.png"]), "--json", str(files["r.json"])]
+        main(["evaluate", str(run), "--limit", limit, *where])
+    assert json.loads(files["r.json"].read_text())["examples"] == 3
+    with Image.open(files["map.png"]) as drawn:
+        assert drawn.info["Software"] == "axial"
+
+
+def test_the_description_of_a_run_is_never_replaced_by_a_result(alone, capsys):
+    description = alone / "run.json"
+    before = description.read_bytes()
+    told = fails(capsys, "evaluate", str(alone), "--limit", "2", "--json", str(description))
+    assert "run.json: is there, and is no result of axial's" in told
+    assert description.read_bytes() == before
+
+
+def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "axial", "evaluate", str(run), "--data", str(digits.path), "--limit", "77"]
+    files = ["--json", str(tmp_path / "two.json"), "--per-example", str(tmp_path / "two.npy")]
+    done = subprocess.run(
+        [sys.executable, *torchrun, *command, "--batch", "32", "--device", "cpu", *files],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    one = tmp_path / "one.npy"
+    main([*command[2:], "--batch", "16", "--per-example", str(one), "--json", f"{one}.json"])
+    assert done.stdout == capsys.readouterr().out and done.stdout.count("\n") == 1
+    assert np.array_equal(np.load(tmp_path / "two.npy"), np.load(one))
+    two, alone = (
+        json.loads(p.read_text()) for p in (tmp_path / "two.json", tmp_path / "one.npy.json")
+    )
+    for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel", "examples"):
+        assert two[name] == alone[name]
+
+
+def test_two_ranks_tell_once_what_only_the_main_one_meets(run, digits, tmp_path):
+    data = ["--data", digits.path, "--device", "cpu", "--limit", "8"]
+    line = "axial: {}: is no part of an evaluation"
+    (tmp_path / "r.json.partial").write_text("another's")
+    ended = both_ranks("evaluate", run, *data, "--json", tmp_path / "r.json")
+    (status, _, said), (other, _, nothing) = ended
+    assert status == 1 and other == 1 and nothing == "", nothing
+    assert said.startswith(line.format(tmp_path / "r.json.partial")) and said.count("\n") == 1
+
+
+def test_a_result_is_written_even_if_it_cannot_be_printed(run, digits, tmp_path):
+    command = [sys.executable, "-m", "axial", "evaluate", run, "--data", digits.path]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--json", tmp_path / "r.json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("axial: output cannot be written")
+    found = evaluate(axial.load(run), digits)
+    assert json.loads((tmp_path / "r.json").read_text())["bits_per_dim"] == found.bits_per_dim
+
+
+KILLED = """
+    import sys, time
+    import axial.evaluation
+    from axial.cli import main
+    axial.evaluation._SAVE_SECONDS = 0.0
+    scored = axial.evaluation.element_bits
+    def slowly(*args, **how):
+        time.sleep(0.05)
+        return scored(*args, **how)
+    axial.evaluation.element_bits = slowly
+    main(sys.argv[1:])
+"""
+
+
+def test_killed_in_mid_run_it_goes_on_where_it_was(run, digits, tmp_path, capsys):
+    out = tmp_path / "r.json"
+    partial = tmp_path / "r.json.partial"
+    command = ["evaluate", str(run), "--data", str(digits.path), "--batch", "4", "--json", str(out)]
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), *command])
+    until = time.monotonic() + 60
+    while not partial.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert partial.exists() and not out.exists()
+    main(command)
+    assert not partial.exists()
+    found = json.loads(out.read_text())
+    uninterrupted = evaluate(axial.load(run), digits, batch=4)
+    for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel"):
+        assert found[name] == json.loads(json.dumps(uninterrupted.to_json()))[name]
+    main(command)  # a result may be found again
+    assert json.loads(out.read_text())["bits"] == found["bits"]
