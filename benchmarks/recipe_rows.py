@@ -123,6 +123,7 @@ ROWS = {
     "batch-128": Row({"batch": 128}),
     "batch-128-rate-2x": Row({"learning_rate": 4e-3}, parent="batch-128"),
     "deep": Row({"width": 320, "heads": 5, "layers": (6, 6, 5)}),
+    "deep-outer": Row({"layers": (4, 9, 4)}, parent="deep"),
     "deepest": Row({"width": 256, "heads": 4, "layers": (9, 9, 9)}),
     "wide": Row({"width": 448, "heads": 7, "layers": (3, 3, 3)}),
     "more-encoder": Row({"layers": (6, 3, 3)}),

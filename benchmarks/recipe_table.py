@@ -206,7 +206,7 @@ def draw_curves(path: Path, runs: list[Path]) -> None:
 
     curves = sorted((Curve(run) for run in runs), key=lambda curve: curve.order)
     panels = [list(group) for _, group in groupby(curves, lambda curve: curve.seconds)]
-    figure = Figure(figsize=(2 + 5.5 * len(panels), 6), layout="constrained")
+    figure = Figure(figsize=(2 + 5.5 * len(panels), 8), layout="constrained")
     figure.suptitle(f"Averaged weights on the first {LOOKED_AT:,} held-out images")
     spaces = figure.subplots(1, len(panels), squeeze=False)[0]
     for space, group in zip(spaces, panels, strict=True):
@@ -222,7 +222,7 @@ def draw_curves(path: Path, runs: list[Path]) -> None:
         title = f"at most {group[0].seconds / 60:.1f} minutes"
         space.set(xlabel="minutes", ylabel="bits/dim", title=title)
         space.grid(alpha=0.3)
-        space.legend(fontsize=7)
+        space.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     figure.savefig(path, dpi=120)
 
 
