@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -335,14 +336,16 @@ def test_a_result_is_written_even_if_it_cannot_be_printed(run, digits, tmp_path)
 
 KILLED = """
     import sys, time
+    from pathlib import Path
     import axial.evaluation
     from axial.cli import main
     axial.evaluation._SAVE_SECONDS = 0.0
     scored = axial.evaluation.element_bits
-    def slowly(*args, **how):
-        time.sleep(0.05)
+    def hang_once_saved(*args, **how):
+        if Path(sys.argv[-1] + ".partial").exists():
+            time.sleep(600)
         return scored(*args, **how)
-    axial.evaluation.element_bits = slowly
+    axial.evaluation.element_bits = hang_once_saved
     main(sys.argv[1:])
 """
 
@@ -351,7 +354,10 @@ def test_killed_in_mid_run_it_goes_on_where_it_was(run, digits, tmp_path, capsys
     out = tmp_path / "r.json"
     partial = tmp_path / "r.json.partial"
     command = ["evaluate", str(run), "--data", str(digits.path), "--batch", "4", "--json", str(out)]
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), *command])
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(KILLED), *command],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     until = time.monotonic() + 60
     while not partial.exists() and time.monotonic() < until:
         time.sleep(0.01)
