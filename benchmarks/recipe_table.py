@@ -62,6 +62,18 @@ class Repeated:
         return _name(self.first)
 
     @property
+    def label(self) -> str:
+        """The name, and the minutes given."""
+        return f"{self.name}, {self.seconds / 60:.0f} min"
+
+    @property
+    def unaveraged(self) -> float | None:
+        """Bits/dim that the weights of the last step need more than the averaged ones."""
+        both = [(run["unaveraged"], run["validation"]) for run in self.runs if "unaveraged" in run]
+        more = [last["bits_per_dim"] - averaged["bits_per_dim"] for last, averaged in both]
+        return statistics.fmean(more) if more else None
+
+    @property
     def seeds(self) -> str:
         """Those of the runs."""
         return ", ".join(str(run["seed"]) for run in self.runs)
@@ -167,15 +179,33 @@ def table_of(results: list[dict[str, Any]]) -> str:
 
 
 def told_apart(results: list[dict[str, Any]]) -> str:
-    """What the same row gives with other seeds, and what follows."""
-    several = [group for group in repeated(results) if len(group.runs) > 1]
-    if not several:
+    """What the same row gives with other seeds, and what of the changes is more than that."""
+    groups = repeated(results)
+    most = max(groups, key=lambda group: (len(group.runs) > 1, group.spread), default=None)
+    if most is None or len(most.runs) == 1:
         return "No row was repeated with other seeds: no difference is called an improvement."
-    most = max(several, key=lambda group: group.spread)
-    return (
-        f"The largest minus the smallest of {most.name} with seeds {most.seeds} is "
-        f"{most.spread:.4f} bits/dim: a smaller difference is not called an improvement."
+    by_key = {group.key: group for group in groups}
+    changed = {}
+    for group in groups:
+        if other := by_key.get((group.parent or "", *group.key[1:])):
+            changed[group.label] = group.bits - other.bits
+    helped = {name: found for name, found in changed.items() if found < -most.spread}
+    rest = {name: found for name, found in changed.items() if name not in helped}
+    last = {group.label: found for group in groups if (found := group.unaveraged) is not None}
+    return "\n".join(
+        [
+            f"The largest minus the smallest of {most.name} with seeds {most.seeds} is "
+            f"{most.spread:.4f} bits/dim: a smaller difference is not called an improvement.",
+            f"- What helped: {_listed(helped)}.",
+            f"- What did not: {_listed(rest)}.",
+            f"- The weights of the last step in place of the averaged ones: {_listed(last)}.",
+        ]
     )
+
+
+def _listed(found: dict[str, float]) -> str:
+    best_first = sorted(found.items(), key=lambda item: item[1])
+    return ", ".join(f"`{name}` {bits:+.4f}" for name, bits in best_first) or "nothing"
 
 
 def log_of(run: Path) -> list[dict[str, Any]]:
