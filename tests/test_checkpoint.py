@@ -55,6 +55,16 @@ def test_what_is_saved_comes_back_to_the_bit(name, tmp_path):
     assert all(parameter.requires_grad for parameter in loaded.parameters())
 
 
+def test_a_loaded_model_needs_its_file_no_more(tmp_path):
+    model = tiny_model(FOUND)
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    with path.open("r+b") as file:  # in place, as nobody should
+        file.write(bytes(path.stat().st_size))
+    assert same(loaded, model)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_every_precision_is_kept(dtype, tmp_path):
     model = tiny_model(FOUND, dtype=dtype)

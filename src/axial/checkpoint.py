@@ -75,7 +75,7 @@ def load(
         return load(own).float().to(device)
     folder = Path(folder)
     if Run.exists(folder) and (weights == "raw" or not is_model(folder)):
-        return _load_from_run(Run(folder), weights).to(device)
+        return _load_from_run(Run(folder), weights, device)
     if weights == "raw":
         raise CheckpointError(f"{folder}: is no training run, and holds one set of weights only")
     if not is_model(folder):
@@ -85,7 +85,7 @@ def load(
         )
     config, tensors = _read_pair(folder)
     try:
-        return AxialTransformer.from_weights(config, tensors).to(device)
+        return _placed(config, tensors, device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
 
@@ -100,7 +100,19 @@ def fingerprint(model: AxialTransformer) -> str:
     return _fingerprint(model.config, model.state_dict())
 
 
-def _load_from_run(run: Run, weights: Weights) -> AxialTransformer:
+def _placed(
+    config: ModelConfig, weights: Mapping[str, Tensor], device: torch.device
+) -> AxialTransformer:
+    """A model with weights in memory of its own.
+
+    Where they are read they lie in the file, which may change, and not as products want them: on
+    some CPUs they would round otherwise.
+    """
+    own = {name: weight.to(device, copy=True) for name, weight in weights.items()}
+    return AxialTransformer.from_weights(config, own)
+
+
+def _load_from_run(run: Run, weights: Weights, device: torch.device) -> AxialTransformer:
     """The weights of a run's last checkpoint."""
     found = run.newest()
     if found is None:
@@ -114,7 +126,7 @@ def _load_from_run(run: Run, weights: Weights) -> AxialTransformer:
         for name, tensor in found[1].items()
         if name.startswith(wanted)
     }
-    return AxialTransformer.from_weights(_config(run.folder, run.about), tensors)
+    return _placed(_config(run.folder, run.about), tensors, device)
 
 
 def _fingerprint(config: ModelConfig, weights: Mapping[str, Tensor]) -> str:
