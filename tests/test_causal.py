@@ -6,6 +6,9 @@ import axial.layers
 import axial.model
 from axial.causal import given, order, shift, stack, stack_context, unstack
 
+ROUNDING = 1e-12
+"""On some CPUs an example's last bits depend on its place in the batch."""
+
 
 def assert_causal(model):
     """Change one element at a time: nothing at or before it moves, everything after it does.
@@ -24,7 +27,7 @@ def assert_causal(model):
     context = context.expand(count + 1, *context.shape[1:])
     with torch.no_grad():
         logits = model(changed, label, context).flatten(1, -2)[:, sequence]
-    moved = (logits[:-1] != logits[-1:]).any(-1)
+    moved = ((logits[:-1] - logits[-1:]).abs() > ROUNDING).any(-1)
 
     for i in range(count):
         after = torch.arange(count) > (-1 if known[i] else i)
