@@ -25,7 +25,7 @@ import numpy as np
 from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
 from axial.errors import DataError
 from axial.progress import counting
-from axial.sources.arrays import values_for
+from axial.sources.arrays import beyond_values, values_for
 from axial.sources.options import ReadOptions
 from axial.sources.recognise import open_source
 from axial.sources.record import Record, Source
@@ -251,10 +251,7 @@ class _Collector:
             raise DataError(f"{source.name}: holds no examples{why}")
         values = source.values or values_for(self.largest)
         if self.largest >= values:
-            raise DataError(
-                f"{source.name}: holds the value {self.largest}, beyond --values {values}; "
-                f"use at least {self.largest + 1}"
-            )
+            raise beyond_values(source.name, self.largest, values)
         if source.official and count != source.official and not self.beginning:
             source.notes.append(
                 f"{count:,} examples, but the official split has {source.official:,}"
