@@ -268,6 +268,14 @@ def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
     assert (picture.read_bytes(), photo.read_bytes()) == before
 
 
+def test_a_result_never_passes_for_the_description_of_an_array(run, tmp_path, capsys):
+    mine = tmp_path / "mine.npy"
+    np.save(mine, np.zeros((3, 8, 8), np.uint8))
+    told = fails(capsys, "evaluate", str(run), "--json", str(tmp_path / "mine.json"))
+    assert "mine.json: would pass for the description of mine.npy; name another" in told
+    assert list(tmp_path.iterdir()) == [mine]
+
+
 def test_a_map_and_a_result_are_replaced_by_the_same_command(run, tmp_path, capsys):
     files = {name: tmp_path / name for name in ("map.png", "r.json")}
     for limit in ("2", "3"):

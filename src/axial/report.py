@@ -14,7 +14,7 @@ import torch
 import axial
 from axial.checkpoint import Weights, load
 from axial.config import Precision
-from axial.data import Packed
+from axial.data import Packed, description_path
 from axial.disk import check_place, check_writable, errors_of
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
@@ -88,6 +88,12 @@ class Outputs:
             raise DataError(f"{self.per_example}: is there already; use another --per-example")
         if self.json is not None:
             check_place(self.json)
+            array = self.json.with_suffix(".npy")
+            new = array.exists() and not self.json.exists()
+            if new and description_path(array) == self.json:
+                raise DataError(
+                    f"{self.json}: would pass for the description of {array.name}; name another"
+                )
 
     def check_apart(self, data: str) -> None:
         """Refuse to draw over what is to be scored, or a picture among it."""
