@@ -139,6 +139,9 @@ def test_info_errors_are_one_line(capsys, tmp_path):
     assert "no such checkpoint" in fails(capsys, "info", str(tmp_path))
     assert "this preset is for two axes" in fails(capsys, "info", "imagenet32", "--axes", "8")
     assert "no such checkpoint" in fails(capsys, "info", "x" * 300)
+    for name in ("digits", "cifar10"):
+        message = fails(capsys, "info", name, "--duplicates", str(tmp_path / "a.npy"))
+        assert f"{name}: is no packed array; --duplicates compares these only" in message
     assert "axes is 1000" in fails(capsys, "info", "small", "--axes", str(10**50))
 
 

@@ -250,6 +250,8 @@ def info(
     """
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}
+    if duplicates is not None and not what.endswith(".npy"):
+        raise ConfigError(f"{what}: is no packed array; --duplicates compares these only")
     if what in PRESETS:
         config = PRESETS[what]().model
         own = {name: getattr(config, name) for name in shape}
