@@ -325,6 +325,7 @@ def test_labels_that_number_no_classes_are_refused(tmp_path):
         {"count": 0},
         {"format": 0},
         {"axes": 3},
+        {"axes": []},
         {"axes": [8.0, 8]},
         {"source": 5},
         {"split": ["test"]},

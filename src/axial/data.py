@@ -120,6 +120,8 @@ class Description:
                 if names is not None and len(names) != labels["classes"]:
                     raise ValueError(f"{labels['classes']} classes have {len(names)} names")
             found["axes"], found["notes"] = tuple(found["axes"]), tuple(found["notes"])
+            if not found["axes"]:
+                raise ValueError("axes are none")
             for name, least, most in (("values", 2, MOST_VALUES), ("count", 1, 1 << 62)):
                 if type(found[name]) is not int or not least <= found[name] <= most:
                     raise ValueError(f"{name} is {found[name]!r}")
