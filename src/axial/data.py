@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from axial.config import MOST_VALUES, DataShape
-from axial.disk import flush, locked, unfinished
+from axial.disk import flush, folders_above, locked, unfinished
 from axial.errors import DataError
 
 FORMAT = 1
@@ -347,9 +347,7 @@ class PackedWriter:
     def __enter__(self) -> "PackedWriter":
         with ExitStack() as undo, _one_line(self.path):
             self._check_place()
-            folders = (self.path.parent, *self.path.parent.parents)
-            undo.callback(_remove_empty, [folder for folder in folders if not folder.exists()])
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            undo.enter_context(folders_above(self.path))
             self._lock(undo)
             undo.callback(self._remove_scratch)
             self._file = self._begin(self.path)
@@ -463,12 +461,6 @@ class PackedWriter:
             unfinished(final).replace(final)
             self._scratch.remove(final)
         flush(folder)
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):  # there is something in it
-            folder.rmdir()
 
 
 class _one_line:  # noqa: N801

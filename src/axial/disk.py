@@ -57,6 +57,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def folders_above(path: Path) -> Iterator[None]:
+    """Make the folders that a path needs; those in which nothing has come to lie go in the end."""
+    made = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
+
+
+@contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a file, made if need be, against others; BlockingIOError where another holds it.
 
