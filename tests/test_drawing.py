@@ -322,10 +322,30 @@ def test_what_cannot_be_completed_leaves_nothing(
     assert "this model is unconditional" in wrong and capsys.readouterr().err == ""
     onto = ["--channels-last", "--keep", 1, "--out", pictures]
     wrong = refused("complete", checkpoints / "colour", pictures, *onto)
-    assert "colour.npy: is what is to be continued" in wrong
+    assert "colour.npy: is part of what is read" in wrong
     wrong = refused("complete", checkpoints / "grey", pictures, *out, "--keep", "1")
     assert "has examples of 5 x 4, 3 channels" in wrong
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_is_continued_is_not_replaced_by_what_is_drawn(checkpoints, tmp_path):
+    run("sample", checkpoints / "colour", "--out", tmp_path / "a", "--count", 1)
+    out = tmp_path / "a" / "b.png"
+    run("sample", checkpoints / "colour", "--out", out, "--count", 1)
+    before = out.read_bytes()
+    arguments = [tmp_path / "a", "--keep", 2, "--skip-bad", "--out", out]
+    wrong = refused("complete", checkpoints / "colour", *arguments)
+    assert f"{out}: is part of what is read; name another" in wrong
+    assert out.read_bytes() == before
+
+
+def test_pictures_among_which_there_are_gifs_are_all_continued(checkpoints, tmp_path):
+    (folder := tmp_path / "in").mkdir()
+    for name in ("a.png", "b.gif"):
+        Image.fromarray(np.zeros((5, 4, 3), np.uint8)).save(folder / name)
+    out = tmp_path / "a.npy"
+    run("complete", checkpoints / "colour", folder, "--keep", 4, "--count", 1, "--out", out)
+    assert len(np.load(out)) == 2
 
 
 def taken(folder):

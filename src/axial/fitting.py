@@ -43,9 +43,9 @@ def open_clips(
 ) -> Packed:
     """What is to be continued; video in the longest clips, of these lengths, that it has."""
     whole = ReadOptions(**asdict(options))
-    if not is_video(what):
-        return open_data(what, scratch, whole, **how)
     *longer, shortest = sorted(lengths, reverse=True)
+    if not is_video(what, clips=bool(longer) or shortest > 1):
+        return open_data(what, scratch, whole, **how)
     for length in longer:
         with suppress(DataError):  # the shortest says what is wrong
             return open_data(what, scratch, replace(whole, frames=length), **how)
