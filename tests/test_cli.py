@@ -165,7 +165,7 @@ def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch,
     before = {path: path.read_bytes() for path in folder.iterdir()}
     for source, preview in (("in/00000.png", folder / "00000.png"), ("in", "in/00001.png")):
         message = fails(capsys, "data", source, "--out", "a.npy", "--preview", str(preview))
-        assert "the sheet would replace a picture of the source" in message
+        assert f"{preview}: is part of what is read; name another" in message
     (tmp_path / "folder.png").mkdir()
     message = fails(capsys, "data", "in", "--out", "a.npy", "--preview", "folder.png")
     assert "folder.png: no place for a sheet" in message

@@ -262,7 +262,7 @@ def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
     before = picture.read_bytes(), photo.read_bytes()
     for data in (picture, tmp_path):
         told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
-        assert "is what is to be scored" in told
+        assert "a.png: is part of what is read" in told
     told = fails(capsys, "evaluate", str(run), "--map", str(photo))
     assert f"{photo}: is there, and is no result of axial's; name a new one" in told
     assert (picture.read_bytes(), photo.read_bytes()) == before

@@ -86,11 +86,13 @@ def data(
         workers: Processes that decode; one for each core unless told.
         preview: Draw the first examples as one PNG sheet.
     """
+    from axial.disk import check_apart
     from axial.packing import pack
     from axial.pictures import check_preview, write_preview
 
     if preview:
-        check_preview(preview, source)
+        check_apart(preview, source)
+        check_preview(preview)
     report = pack(source, out, reading, workers=workers, progress=True)
     print(report, file=sys.stderr)
     if preview:

@@ -138,8 +138,19 @@ def check_writable(path: Path) -> None:
         scratch.unlink(missing_ok=True)
 
 
+def check_apart(path: Path, source: str) -> None:
+    """Refuse, before any work is done, to replace a file that is read, or one in a folder that is.
+
+    Even what axial made may be a source.
+    """
+    with errors_of(path):  # a name too long to be one
+        own = path.resolve()
+        if path.is_file() and Path(source).resolve() in (own, *own.parents):
+            raise DataError(f"{path}: is part of what is read; name another")
+
+
 def check_place(path: Path) -> None:
-    """Refuse, before any work is done, to replace what axial did not make, or a place as above."""
+    """Refuse, before any work is done, to replace what axial did not make, and as above."""
     with errors_of(path):  # a name too long to be one
         if path.exists() and not (path.is_file() and _is_ours(path)):
             raise DataError(f"{path}: is there, and is no result of axial's; name a new one")
