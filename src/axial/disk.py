@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,16 +45,20 @@ def unfinished(path: Path) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to; what is written there takes its name whole or never.
 
-    It may become a file, or a folder in place of none or an empty one.
+    It may become a file, or a folder in place of none or an empty one. Another who writes to
+    `path` meanwhile has a place of its own.
     """
-    scratch = unfinished(path)
-    _remove(scratch)
+    scratch = _own_place(path)
     try:
         yield scratch
         flush(scratch)
         scratch.replace(path)
     finally:
         _remove(scratch)
+
+
+def _own_place(path: Path) -> Path:
+    return unfinished(path).with_name(f"{unfinished(path).name}-{secrets.token_hex(4)}")
 
 
 @contextmanager
@@ -132,10 +137,10 @@ def write_text(path: Path, text: str) -> None:
 
 def check_writable(path: Path) -> None:
     """Refuse, before any work is done, a place where nothing can be written, by trying to."""
-    scratch = unfinished(path)
-    with errors_of(path), suppress(FileExistsError):  # another rank tries too
-        scratch.touch(exist_ok=False)
-        scratch.unlink(missing_ok=True)
+    scratch = _own_place(path)
+    with errors_of(path):
+        scratch.touch()
+        scratch.unlink()
 
 
 def check_apart(path: Path, source: str) -> None:
