@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
+from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, is_packed, open_packed
 from axial.errors import DataError
 from axial.progress import counting
 from axial.sources.arrays import beyond_values, values_for
@@ -172,7 +172,6 @@ class _Collector:
         self.labels: list[Array] = []
         self.row: tuple[int, ...] | None = None
         self.first = ""
-        self.dtype = dtype_for(source.values or 256)
 
     def inherit(self, packed: Packed) -> None:
         """Keep what an array that was packed before is called, and its labels."""
@@ -288,10 +287,6 @@ class _Collector:
             self.row, self.first = shape, record.where
         elif shape != self.row:
             raise DataError(_misfit(record.where, shape, self.first, self.row))
-        if record.data.dtype != self.dtype:
-            raise DataError(
-                f"{record.where}: holds values beyond 255; tell how many there are by --values"
-            )
 
     def _all_labels(self) -> Array | None:
         if not self.labels:
