@@ -264,7 +264,7 @@ def info(
     elif _exists(what) or shipped_folder(what) is not None:
         if asked:
             raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
-        print(_array(what, duplicates) if what.endswith(".npy") else _checkpoint(what))
+        print(_array(what, duplicates) if what.endswith(".npy") else "\n\n".join(_loaded(what)))
     else:
         raise ConfigError(
             f"no such checkpoint, and as a preset or model {_unknown(what, _names())}"
@@ -296,10 +296,6 @@ def _array(path: str, other: Path | None) -> str:
     from axial.survey import survey_file
 
     return survey_file(Path(path), other)
-
-
-def _checkpoint(folder: str) -> str:
-    return "\n\n".join(_loaded(folder))
 
 
 def _loaded(folder: str) -> tuple[str, str]:
