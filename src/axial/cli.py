@@ -40,6 +40,7 @@ _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 _Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
 _Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 """Not a path: `cifar10` may be a model's name, `./cifar10` is none."""
+_Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 _How = tyro.conf.OmitArgPrefixes[SampleConfig]
 
 
@@ -71,7 +72,7 @@ def import_(
 
 
 def data(
-    source: tyro.conf.Positional[str],
+    source: _Source,
     out: Path,
     reading: _Reading = ReadOptions(),  # noqa: B008
     workers: _Count = None,
@@ -119,8 +120,8 @@ def evaluate(
     Args:
         checkpoint: The folder of a training run, one that `save` or `axial import` wrote, or the
             name of a model that comes with axial.
-        data: A packed .npy file or any source that `axial data` takes; what the run was
-            trained on unless told.
+        data: A packed .npy file or any source that `axial data` takes; the test part of what
+            the run was trained on unless told.
         weights: The averaged weights of a run, or the raw ones.
         json: Write every figure at full precision, by channel and by row too; progress is
             kept beside it, and the same command goes on after an interruption.
@@ -332,7 +333,7 @@ def sample(
 
 def complete(
     checkpoint: _Model,
-    source: tyro.conf.Positional[str],
+    source: _Source,
     out: Path,
     what: tyro.conf.OmitArgPrefixes[CompleteConfig] = CompleteConfig(),  # noqa: B008
     how: _How = SampleConfig(count=4),  # noqa: B008
