@@ -123,6 +123,16 @@ def test_files_of_the_users_own_are_never_replaced(tmp_path):
         write(tmp_path / "c.dat", formats.pictures(2, 4))
 
 
+def test_labels_of_the_users_own_beside_an_array_without_any_are_never_removed(tmp_path):
+    path = write(tmp_path / "a.npy", np.zeros((2, 4, 4, 1), np.uint8))
+    np.save(tmp_path / "a.labels.npy", np.arange(2))
+    before = files(tmp_path)
+    with pytest.raises(DataError, match=r"a\.labels\.npy: stands in the way"):
+        write(path, np.ones((2, 4, 4, 1), np.uint8))
+    assert files(tmp_path) == before and np.load(tmp_path / "a.labels.npy").tolist() == [0, 1]
+    assert not open_packed(path).array.any()
+
+
 def test_an_error_while_writing_leaves_nothing_and_the_old_array_whole(tmp_path):
     old = formats.pictures(7, 4)
     path = write(tmp_path / "a.npy", old)

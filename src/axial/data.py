@@ -405,11 +405,11 @@ class PackedWriter:
         """Never replace a file beside the array that is not our own."""
         if self.path.name.endswith(".labels.npy"):
             raise DataError(f"{self.path}: is the name of an array's labels; use another --out")
-        beside = description_path(self.path)
+        beside, labels = description_path(self.path), labels_path(self.path)
+        others = [self.path, labels]
         if beside.exists():
-            Description.from_json(beside)
-            return
-        for file in (self.path, labels_path(self.path)):
+            others = [] if Description.from_json(beside).labels else [labels]
+        for file in others:
             if file.exists():
                 raise DataError(
                     f"{file}: stands in the way, and no description beside it says that it is "
