@@ -24,7 +24,8 @@ def assert_causal(model):
     context = context.expand(count + 1, *context.shape[1:])
     with torch.no_grad():
         logits = model(changed, label, context).flatten(1, -2)[:, sequence]
-    moved = (logits[:-1] != logits[-1:]).any(-1)
+    # Some CPUs round a row of a product by its place in the batch.
+    moved = ((logits[:-1] - logits[-1:]).abs() > 1e-12).any(-1)
 
     for i in range(count):
         after = torch.arange(count) > (-1 if known[i] else i)
