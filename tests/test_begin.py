@@ -110,6 +110,14 @@ def test_an_empty_folder_stays_empty_where_a_run_cannot_begin(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_folders_made_for_a_run_that_cannot_begin_are_removed(tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert "no such file" in fails(
+        "train", "small", "--data", tmp_path / "no", "--out", tmp_path / "mine" / "a" / "b"
+    )
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
 def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path, capsys):
     out = tmp_path / "run"
     lines = {

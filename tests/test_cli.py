@@ -139,6 +139,9 @@ def test_info_errors_are_one_line(capsys, tmp_path):
     assert "no such checkpoint" in fails(capsys, "info", str(tmp_path))
     assert "this preset is for two axes" in fails(capsys, "info", "imagenet32", "--axes", "8")
     assert "no such checkpoint" in fails(capsys, "info", "x" * 300)
+    for name in ("digits", "cifar10"):
+        message = fails(capsys, "info", name, "--duplicates", str(tmp_path / "a.npy"))
+        assert f"{name}: is no packed array; --duplicates compares these only" in message
     assert "axes is 1000" in fails(capsys, "info", "small", "--axes", str(10**50))
 
 
@@ -162,7 +165,7 @@ def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch,
     before = {path: path.read_bytes() for path in folder.iterdir()}
     for source, preview in (("in/00000.png", folder / "00000.png"), ("in", "in/00001.png")):
         message = fails(capsys, "data", source, "--out", "a.npy", "--preview", str(preview))
-        assert "the sheet would replace a picture of the source" in message
+        assert f"{preview}: is part of what is read; name another" in message
     (tmp_path / "folder.png").mkdir()
     message = fails(capsys, "data", "in", "--out", "a.npy", "--preview", "folder.png")
     assert "folder.png: no place for a sheet" in message

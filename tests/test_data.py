@@ -123,6 +123,16 @@ def test_files_of_the_users_own_are_never_replaced(tmp_path):
         write(tmp_path / "c.dat", formats.pictures(2, 4))
 
 
+def test_labels_of_the_users_own_beside_an_array_without_any_are_never_removed(tmp_path):
+    path = write(tmp_path / "a.npy", np.zeros((2, 4, 4, 1), np.uint8))
+    np.save(tmp_path / "a.labels.npy", np.arange(2))
+    before = files(tmp_path)
+    with pytest.raises(DataError, match=r"a\.labels\.npy: stands in the way"):
+        write(path, np.ones((2, 4, 4, 1), np.uint8))
+    assert files(tmp_path) == before and np.load(tmp_path / "a.labels.npy").tolist() == [0, 1]
+    assert not open_packed(path).array.any()
+
+
 def test_an_error_while_writing_leaves_nothing_and_the_old_array_whole(tmp_path):
     old = formats.pictures(7, 4)
     path = write(tmp_path / "a.npy", old)
@@ -212,7 +222,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         check=False,
     )
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1, ended.stderr
-    assert "a.npy: cannot be written (File too large); nothing was left behind" in ended.stderr
+    assert "a.npy: cannot be written (File too large)" in ended.stderr
     assert not out.exists()
 
 
@@ -325,6 +335,7 @@ def test_labels_that_number_no_classes_are_refused(tmp_path):
         {"count": 0},
         {"format": 0},
         {"axes": 3},
+        {"axes": []},
         {"axes": [8.0, 8]},
         {"source": 5},
         {"split": ["test"]},

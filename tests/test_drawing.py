@@ -183,7 +183,7 @@ def pictures(tmp_path_factory):
 @pytest.mark.parametrize("candidates", [1, 3])
 def test_completing_tells_how_far_it_is(checkpoints, tmp_path, monkeypatch, capsys, candidates):
     """Of 5 rows 3 are drawn, in each of 3 channels, in batches of 2 versions."""
-    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
     source = tmp_path / "x.npy"
     np.save(source, np.zeros((2, 5, 4, 3), np.uint8))
     settings = ["--keep", 2, "--count", 2, "--batch", 2, "--candidates", candidates]
@@ -322,10 +322,30 @@ def test_what_cannot_be_completed_leaves_nothing(
     assert "this model is unconditional" in wrong and capsys.readouterr().err == ""
     onto = ["--channels-last", "--keep", 1, "--out", pictures]
     wrong = refused("complete", checkpoints / "colour", pictures, *onto)
-    assert "colour.npy: is what is to be continued" in wrong
+    assert "colour.npy: is part of what is read" in wrong
     wrong = refused("complete", checkpoints / "grey", pictures, *out, "--keep", "1")
     assert "has examples of 5 x 4, 3 channels" in wrong
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_is_continued_is_not_replaced_by_what_is_drawn(checkpoints, tmp_path):
+    run("sample", checkpoints / "colour", "--out", tmp_path / "a", "--count", 1)
+    out = tmp_path / "a" / "b.png"
+    run("sample", checkpoints / "colour", "--out", out, "--count", 1)
+    before = out.read_bytes()
+    arguments = [tmp_path / "a", "--keep", 2, "--skip-bad", "--out", out]
+    wrong = refused("complete", checkpoints / "colour", *arguments)
+    assert f"{out}: is part of what is read; name another" in wrong
+    assert out.read_bytes() == before
+
+
+def test_pictures_among_which_there_are_gifs_are_all_continued(checkpoints, tmp_path):
+    (folder := tmp_path / "in").mkdir()
+    for name in ("a.png", "b.gif"):
+        Image.fromarray(np.zeros((5, 4, 3), np.uint8)).save(folder / name)
+    out = tmp_path / "a.npy"
+    run("complete", checkpoints / "colour", folder, "--keep", 4, "--count", 1, "--out", out)
+    assert len(np.load(out)) == 2
 
 
 def taken(folder):
@@ -341,7 +361,7 @@ def taken(folder):
 def test_a_file_that_axial_did_not_make_is_never_replaced(
     checkpoints, tmp_path, monkeypatch, capsys, command, name
 ):
-    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
     before = taken(tmp_path)
     np.save(source := tmp_path / "x.npy", np.zeros((1, 3, 3, 4), np.uint8))
     out = ["--out", tmp_path / name]
@@ -395,7 +415,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_drawn(
 ):
     """Only trying tells: root may write everywhere, and a name must leave room for another's."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
     np.save("x.npy", np.zeros((1, 4, 4), np.uint8))
     source = ["x.npy", "--channels-none", "--keep", 1] if command == "complete" else []
     message = refused(command, checkpoints / "grey", *source, *arguments, "--count", 1)
@@ -418,7 +438,7 @@ def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):
 def test_a_moving_picture_that_will_be_too_large_is_refused_before_it_is_drawn(
     checkpoints, tmp_path, monkeypatch, capsys, command
 ):
-    monkeypatch.setattr("axial.progress._LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 3, 4), np.uint8))
     source = [tmp_path / "x.npy", "--channels-none", "--keep", 1] if command == "complete" else []
     how = ["--count", 8000, "--out", tmp_path / "a.mp4"]

@@ -320,11 +320,15 @@ def test_a_changed_imagenet_is_not_called_like_the_official_one(tmp_path):
     for options, how, count in (
         ({"size": 32}, "shrunk to 32", 2),
         ({"size": 32, "patches": True}, "patches of 32", 8),
+        ({"size": 32, "convert": "grey"}, "shrunk to 32 in grey", 2),
     ):
         about = packed(path, tmp_path, **options).description
         assert about.title == f"ImageNet64 {how} old (van den Oord) train"
         assert f"{how}, so not the official ImageNet32" in about.notes and about.count == count
-    for options in ({}, {"size": 64}):
+    grey = packed(path, tmp_path, convert="grey").description
+    assert grey.title == "ImageNet64 in grey old (van den Oord) train"
+    assert "in grey, so not the official ImageNet64" in grey.notes
+    for options in ({}, {"size": 64}, {"convert": "rgb"}):
         about = packed(path, tmp_path, **options).description
         assert about.title == "ImageNet64 old (van den Oord) train" and len(about.notes) == 1
 

@@ -263,10 +263,18 @@ def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
     before = picture.read_bytes(), photo.read_bytes()
     for data in (picture, tmp_path):
         told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
-        assert "is what is to be scored" in told
+        assert "a.png: is part of what is read" in told
     told = fails(capsys, "evaluate", str(run), "--map", str(photo))
     assert f"{photo}: is there, and is no result of axial's; name a new one" in told
     assert (picture.read_bytes(), photo.read_bytes()) == before
+
+
+def test_a_result_never_passes_for_the_description_of_an_array(run, tmp_path, capsys):
+    mine = tmp_path / "mine.npy"
+    np.save(mine, np.zeros((3, 8, 8), np.uint8))
+    told = fails(capsys, "evaluate", str(run), "--json", str(tmp_path / "mine.json"))
+    assert "mine.json: would pass for the description of mine.npy; name another" in told
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 def test_a_map_and_a_result_are_replaced_by_the_same_command(run, tmp_path, capsys):

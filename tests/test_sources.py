@@ -35,6 +35,19 @@ def test_hugging_face_data_sets_are_read_from_a_local_folder(tmp_path):
     assert "has no column 'z'" in refused(tmp_path / "one", tmp_path, key="z")
 
 
+@pytest.mark.parametrize("kind", ["string", "int64"])
+def test_hugging_face_labels_and_their_names_are_of_one_column(tmp_path, kind):
+    features = {"picture": datasets.Image(), "label": datasets.Value(kind)}
+    features["fine_label"] = datasets.ClassLabel(names=["a", "b", "c"])
+    rows = {"picture": [Image.fromarray(one) for one in formats.pictures(3, 8)]}
+    rows |= {"label": ["0", "0", "1"] if kind == "string" else [0, 0, 1], "fine_label": [2, 1, 0]}
+    found = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    found.save_to_disk(tmp_path / "one")
+    found = packed(tmp_path / "one", tmp_path)
+    assert found.description.labels.names == ("a", "b", "c")
+    assert found.labels.tolist() == [2, 1, 0]
+
+
 def test_hugging_face_columns_of_integers_are_arrays(tmp_path):
     x = np.random.default_rng(0).integers(0, 9, (5, 4, 6))
     x[0, 0, 0] = 8

@@ -113,6 +113,8 @@ def test_arrays_that_are_no_integers_from_zero_are_refused(tmp_path):
         assert words in refused(path, tmp_path)
     np.save(path, np.full((2, 3, 3), 9, np.uint8))
     assert "holds the value 9, beyond --values 5" in refused(path, tmp_path, values=5)
+    np.save(path, np.full((2, 3, 3), 300))  # 44 in one byte
+    assert "holds the value 300, beyond --values 100" in refused(path, tmp_path, values=100)
     with pytest.raises(DataError, match="exclude each other"):
         ReadOptions(channels_last=True, channels_none=True)
 

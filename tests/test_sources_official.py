@@ -54,6 +54,8 @@ def test_damaged_cifar_batches_name_the_record_and_the_byte(tmp_path):
     path.write_bytes(b"\x0b" + data[1:])
     assert "record 0 at byte 0 has label 11" in refused(path, tmp_path)
     path = tmp_path / "test_batch"
+    path.write_bytes(formats.cifar_python(formats.pictures(2, 32), LABELS[:2] + 10, "x"))
+    assert "test_batch: has labels 10 to 11, not 0 to 9" in refused(path, tmp_path)
     path.write_bytes(formats.cifar_python(formats.pictures(2, 32), LABELS[:2], "x")[:-400])
     assert "test_batch: damaged or cut short near byte" in refused(path, tmp_path)
 

@@ -28,13 +28,14 @@ def test_videos_are_cut_into_clips(tmp_path):
 
 def test_folders_of_videos_named_after_splits_are_splits(tmp_path):
     frames = np.random.default_rng(0).integers(0, 256, (3, 4, 16, 16, 3), np.uint8)
+    folder = tmp_path / "clips.v2"
     for name, x in zip(("train/a.mkv", "test/b.mkv", "c.mkv"), frames, strict=True):
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        video(tmp_path / "in" / name, x)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        video(folder / name, x)
     for split, x in (("test", frames[1]), (None, frames[0])):
-        found = packed(tmp_path / "in", tmp_path, frames=4, split=split)
+        found = packed(folder, tmp_path, frames=4, split=split)
         assert np.array_equal(found.array, x[None])
-        assert found.description.split == (split or "train")
+        assert found.description.title == f"clips.v2 {split or 'train'}"
         assert "1 other files ignored" in found.description.notes
 
 

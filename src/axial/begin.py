@@ -15,7 +15,7 @@ from axial.batches import check_share
 from axial.checkpoint import fingerprint, load
 from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
 from axial.data import Packed, is_packed, open_packed
-from axial.disk import LOCK, claimed, unfinished
+from axial.disk import LOCK, claimed, folders_above, unfinished
 from axial.errors import ConfigError, DataError
 from axial.fitting import as_modelled
 from axial.packing import open_data
@@ -65,10 +65,9 @@ def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
                     pass  # a process that died has left it: it goes
         check_free(out)
         check_share(plan.training.batch, ranks.rank, ranks.count)
-        place.parent.mkdir(parents=True, exist_ok=True)
         beside = place if place.is_dir() else place.parent  # the same disk in either case
         scratch = beside / unfinished(place).name
-        with claimed(scratch):
+        with folders_above(place), claimed(scratch):
             packed = _open(plan, scratch, out)
             packed.check()  # what run.json says of the data is true of what is trained on
             model, packed, start = _model(plan, packed)

@@ -40,6 +40,7 @@ _File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 _Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
 _Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 """Not a path: `cifar10` may be a model's name, `./cifar10` is none."""
+_Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 _How = tyro.conf.OmitArgPrefixes[SampleConfig]
 
 
@@ -71,7 +72,7 @@ def import_(
 
 
 def data(
-    source: tyro.conf.Positional[str],
+    source: _Source,
     out: Path,
     reading: _Reading = ReadOptions(),  # noqa: B008
     workers: _Count = None,
@@ -86,11 +87,13 @@ def data(
         workers: Processes that decode; one for each core unless told.
         preview: Draw the first examples as one PNG sheet.
     """
+    from axial.disk import check_apart
     from axial.packing import pack
     from axial.pictures import check_preview, write_preview
 
     if preview:
-        check_preview(preview, source)
+        check_apart(preview, source)
+        check_preview(preview)
     report = pack(source, out, reading, workers=workers, progress=True)
     print(report, file=sys.stderr)
     if preview:
@@ -117,8 +120,8 @@ def evaluate(
     Args:
         checkpoint: The folder of a training run, one that `save` or `axial import` wrote, or the
             name of a model that comes with axial.
-        data: A packed .npy file or any source that `axial data` takes; what the run was
-            trained on unless told.
+        data: A packed .npy file or any source that `axial data` takes; the test part of what
+            the run was trained on unless told.
         weights: The averaged weights of a run, or the raw ones.
         json: Write every figure at full precision, by channel and by row too; progress is
             kept beside it, and the same command goes on after an interruption.
@@ -250,6 +253,8 @@ def info(
     """
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}
+    if duplicates is not None and not what.endswith(".npy"):
+        raise ConfigError(f"{what}: is no packed array; --duplicates compares these only")
     if what in PRESETS:
         config = PRESETS[what]().model
         own = {name: getattr(config, name) for name in shape}
@@ -260,7 +265,7 @@ def info(
     elif _exists(what) or shipped_folder(what) is not None:
         if asked:
             raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
-        print(_array(what, duplicates) if what.endswith(".npy") else _checkpoint(what))
+        print(_array(what, duplicates) if what.endswith(".npy") else "\n\n".join(_loaded(what)))
     else:
         raise ConfigError(
             f"no such checkpoint, and as a preset or model {_unknown(what, _names())}"
@@ -292,10 +297,6 @@ def _array(path: str, other: Path | None) -> str:
     from axial.survey import survey_file
 
     return survey_file(Path(path), other)
-
-
-def _checkpoint(folder: str) -> str:
-    return "\n\n".join(_loaded(folder))
 
 
 def _loaded(folder: str) -> tuple[str, str]:
@@ -332,7 +333,7 @@ def sample(
 
 def complete(
     checkpoint: _Model,
-    source: tyro.conf.Positional[str],
+    source: _Source,
     out: Path,
     what: tyro.conf.OmitArgPrefixes[CompleteConfig] = CompleteConfig(),  # noqa: B008
     how: _How = SampleConfig(count=4),  # noqa: B008

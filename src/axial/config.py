@@ -446,7 +446,7 @@ class SampleConfig:
     batch: int | None = None
     """How many to draw at a time, if memory allows; 16 on a CPU and 64 on a GPU unless told."""
     label: int | None = None
-    """Of a model with classes, draw this one; each in turn unless told."""
+    """Of a model with classes, draw this one; unless told, an example's own, or each in turn."""
     precision: Precision | None = None
     """What the model computes in; float32 on a CPU and bfloat16 on a GPU unless told."""
 

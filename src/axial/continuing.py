@@ -15,6 +15,7 @@ from axial.causal import order
 from axial.completion import complete, is_exact, kept_part
 from axial.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
 from axial.data import Array, Packed
+from axial.disk import check_apart
 from axial.drawing import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
 from axial.fitting import ClassNames, as_clips, class_names, open_clips
@@ -38,8 +39,7 @@ def continue_(
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         studio = Studio(checkpoint, how, team)
         task = _Task(studio.model.config, what, labels=how.label is None)
-        if Path(source).exists() and Path(source).resolve() == out.resolve():
-            raise DataError(f"{out}: is what is to be continued; name another file for the result")
+        check_apart(out, source)
         output = Output(out, task.result)
         packed = task.open(source, Path(scratch), reading, class_names(checkpoint))
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)

@@ -8,7 +8,6 @@ fits it is never taken for data. Layout: docs/data.md.
 import hashlib
 import json
 import os
-import re
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -21,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from axial.config import MOST_VALUES, DataShape
-from axial.disk import flush, locked, unfinished
+from axial.disk import errors_of, flush, folders_above, locked, unfinished
 from axial.errors import DataError
 
 FORMAT = 1
@@ -120,6 +119,8 @@ class Description:
                 if names is not None and len(names) != labels["classes"]:
                     raise ValueError(f"{labels['classes']} classes have {len(names)} names")
             found["axes"], found["notes"] = tuple(found["axes"]), tuple(found["notes"])
+            if not found["axes"]:
+                raise ValueError("axes are none")
             for name, least, most in (("values", 2, MOST_VALUES), ("count", 1, 1 << 62)):
                 if type(found[name]) is not int or not least <= found[name] <= most:
                     raise ValueError(f"{name} is {found[name]!r}")
@@ -343,11 +344,9 @@ class PackedWriter:
         self._dtype = np.dtype(np.uint8)
 
     def __enter__(self) -> "PackedWriter":
-        with ExitStack() as undo, _one_line(self.path):
+        with ExitStack() as undo, errors_of(self.path):
             self._check_place()
-            folders = (self.path.parent, *self.path.parent.parents)
-            undo.callback(_remove_empty, [folder for folder in folders if not folder.exists()])
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            undo.enter_context(folders_above(self.path))
             self._lock(undo)
             undo.callback(self._remove_scratch)
             self._file = self._begin(self.path)
@@ -365,7 +364,7 @@ class PackedWriter:
             self._row, self._dtype = rows.shape[1:], rows.dtype.newbyteorder("<")
         assert rows.shape[1:] == self._row and rows.dtype == self._dtype
         data = np.ascontiguousarray(rows).data.cast("B")
-        with _one_line(self.path):
+        with errors_of(self.path):
             if not self.count:
                 self._write_header()
             self._file.write(data)
@@ -389,7 +388,7 @@ class PackedWriter:
             sha256=self._digest.hexdigest(),
             **facts,
         )
-        with _one_line(self.path):
+        with errors_of(self.path):
             self._write_header()
             self._end(self._file)
             if labels is not None:
@@ -406,11 +405,11 @@ class PackedWriter:
         """Never replace a file beside the array that is not our own."""
         if self.path.name.endswith(".labels.npy"):
             raise DataError(f"{self.path}: is the name of an array's labels; use another --out")
-        beside = description_path(self.path)
+        beside, labels = description_path(self.path), labels_path(self.path)
+        others = [self.path, labels]
         if beside.exists():
-            Description.from_json(beside)
-            return
-        for file in (self.path, labels_path(self.path)):
+            others = [] if Description.from_json(beside).labels else [labels]
+        for file in others:
             if file.exists():
                 raise DataError(
                     f"{file}: stands in the way, and no description beside it says that it is "
@@ -463,30 +462,6 @@ class PackedWriter:
         flush(folder)
 
 
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):  # there is something in it
-            folder.rmdir()
-
-
-class _one_line:  # noqa: N801
-    """Turn what the disk says into one line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-            raise DataError(
-                f"{self.path}: cannot be written ({reason}); nothing was left behind, "
-                f"write to another place"
-            ) from error
-
-
 def _open_array(path: Path) -> tuple[Array, int]:
     """The memory-mapped array and the byte at which its elements begin."""
     try:
@@ -494,7 +469,7 @@ def _open_array(path: Path) -> tuple[Array, int]:
             npy.read_magic(file)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy's reader raises anything at all on damage
-        reason = re.sub(r"\s+", " ", str(error))
+        reason = " ".join(str(error).split())
         raise DataError(
             f"{path}: cannot be opened as an array ({reason}); pack it again"
         ) from error

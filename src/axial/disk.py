@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,16 +45,33 @@ def unfinished(path: Path) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to; what is written there takes its name whole or never.
 
-    It may become a file, or a folder in place of none or an empty one.
+    It may become a file, or a folder in place of none or an empty one. Another who writes to
+    `path` meanwhile has a place of its own.
     """
-    scratch = unfinished(path)
-    _remove(scratch)
+    scratch = _own_place(path)
     try:
         yield scratch
         flush(scratch)
         scratch.replace(path)
     finally:
         _remove(scratch)
+
+
+def _own_place(path: Path) -> Path:
+    return unfinished(path).with_name(f"{unfinished(path).name}-{secrets.token_hex(4)}")
+
+
+@contextmanager
+def folders_above(path: Path) -> Iterator[None]:
+    """Make the folders that a path needs; those in which nothing has come to lie go in the end."""
+    made = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
 
 
 @contextmanager
@@ -119,14 +137,25 @@ def write_text(path: Path, text: str) -> None:
 
 def check_writable(path: Path) -> None:
     """Refuse, before any work is done, a place where nothing can be written, by trying to."""
-    scratch = unfinished(path)
-    with errors_of(path), suppress(FileExistsError):  # another rank tries too
-        scratch.touch(exist_ok=False)
-        scratch.unlink(missing_ok=True)
+    scratch = _own_place(path)
+    with errors_of(path):
+        scratch.touch()
+        scratch.unlink()
+
+
+def check_apart(path: Path, source: str) -> None:
+    """Refuse, before any work is done, to replace a file that is read, or one in a folder that is.
+
+    Even what axial made may be a source.
+    """
+    with errors_of(path):  # a name too long to be one
+        own = path.resolve()
+        if path.is_file() and Path(source).resolve() in (own, *own.parents):
+            raise DataError(f"{path}: is part of what is read; name another")
 
 
 def check_place(path: Path) -> None:
-    """Refuse, before any work is done, to replace what axial did not make, or a place as above."""
+    """Refuse, before any work is done, to replace what axial did not make, and as above."""
     with errors_of(path):  # a name too long to be one
         if path.exists() and not (path.is_file() and _is_ours(path)):
             raise DataError(f"{path}: is there, and is no result of axial's; name a new one")

@@ -43,9 +43,9 @@ def open_clips(
 ) -> Packed:
     """What is to be continued; video in the longest clips, of these lengths, that it has."""
     whole = ReadOptions(**asdict(options))
-    if not is_video(what):
-        return open_data(what, scratch, whole, **how)
     *longer, shortest = sorted(lengths, reverse=True)
+    if not is_video(what, clips=bool(longer) or shortest > 1):
+        return open_data(what, scratch, whole, **how)
     for length in longer:
         with suppress(DataError):  # the shortest says what is wrong
             return open_data(what, scratch, replace(whole, frames=length), **how)
@@ -146,7 +146,7 @@ def open_test(
 def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:
     """What a run was trained on: the source, and the options it was read with."""
     try:
-        data = json.loads((Path(checkpoint) / "run.json").read_text())["data"]
+        data = _data_of(checkpoint)
         return str(data["source"]), ReadOptions(**data.get("reading", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
@@ -157,10 +157,14 @@ def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:
 def class_names(checkpoint: Path | str) -> ClassNames:
     """What a run calls the classes it was trained on; None for a model that is no run."""
     try:
-        data = json.loads((Path(checkpoint) / "run.json").read_text())["data"]
-        return tuple(map(str, data["names"]))
+        return tuple(map(str, _data_of(checkpoint)["names"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # no run, one without names, or one written before they were kept
+
+
+def _data_of(checkpoint: Path | str) -> Any:
+    """What a run says of its data; as bad as it may be, for anyone may have written it."""
+    return json.loads((Path(checkpoint) / "run.json").read_text())["data"]
 
 
 def _words(shape: DataShape) -> str:

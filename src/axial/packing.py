@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, dtype_for, is_packed, open_packed
+from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, is_packed, open_packed
 from axial.errors import DataError
 from axial.progress import counting
-from axial.sources.arrays import values_for
+from axial.sources.arrays import beyond_values, values_for
 from axial.sources.options import ReadOptions
 from axial.sources.recognise import open_source
 from axial.sources.record import Record, Source
@@ -172,7 +172,6 @@ class _Collector:
         self.labels: list[Array] = []
         self.row: tuple[int, ...] | None = None
         self.first = ""
-        self.dtype = dtype_for(source.values or 256)
 
     def inherit(self, packed: Packed) -> None:
         """Keep what an array that was packed before is called, and its labels."""
@@ -251,10 +250,7 @@ class _Collector:
             raise DataError(f"{source.name}: holds no examples{why}")
         values = source.values or values_for(self.largest)
         if self.largest >= values:
-            raise DataError(
-                f"{source.name}: holds the value {self.largest}, beyond --values {values}; "
-                f"use at least {self.largest + 1}"
-            )
+            raise beyond_values(source.name, self.largest, values)
         if source.official and count != source.official and not self.beginning:
             source.notes.append(
                 f"{count:,} examples, but the official split has {source.official:,}"
@@ -291,10 +287,6 @@ class _Collector:
             self.row, self.first = shape, record.where
         elif shape != self.row:
             raise DataError(_misfit(record.where, shape, self.first, self.row))
-        if record.data.dtype != self.dtype:
-            raise DataError(
-                f"{record.where}: holds values beyond 255; tell how many there are by --values"
-            )
 
     def _all_labels(self) -> Array | None:
         if not self.labels:

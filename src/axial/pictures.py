@@ -78,13 +78,10 @@ def _write(path: Path | str, pixels: Array) -> None:
         Image.fromarray(pixels).save(scratch, format="PNG", pnginfo=mark)
 
 
-def check_preview(path: Path, source: str | None = None) -> None:
-    """Refuse, before any work is done, a place where no sheet, or none of `source`, can go."""
+def check_preview(path: Path) -> None:
+    """Refuse, before any work is done, a place where no sheet can go."""
     if path.suffix.lower() != ".png" or not path.parent.is_dir() or path.is_dir():
         raise DataError(f"{path}: no place for a sheet; name a .png file in a folder that is there")
-    own = path.resolve()
-    if source and path.exists() and Path(source).resolve() in (own, *own.parents):
-        raise DataError(f"{path}: the sheet would replace a picture of the source; name a new one")
     check_place(path)
 
 

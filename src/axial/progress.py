@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_LINE_SECONDS = 10.0
+LINE_SECONDS = 10.0
+"""From one line to the next, where there is no terminal to draw on."""
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def _lines(what: str, total: int | None) -> Callable[[int], None]:
 
     def tell(count: int) -> None:
         nonlocal last
-        if time.monotonic() - last >= _LINE_SECONDS:
+        if time.monotonic() - last >= LINE_SECONDS:
             last = time.monotonic()
             print(f"{what}: {count:,}{of}", file=sys.stderr, flush=True)
 

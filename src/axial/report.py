@@ -14,8 +14,8 @@ import torch
 import axial
 from axial.checkpoint import Weights, load
 from axial.config import Precision
-from axial.data import Packed
-from axial.disk import check_place, check_writable, errors_of
+from axial.data import Packed, description_path
+from axial.disk import check_apart, check_place, check_writable, errors_of
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
 from axial.fitting import as_modelled, class_names, open_test, trained_on
@@ -88,12 +88,12 @@ class Outputs:
             raise DataError(f"{self.per_example}: is there already; use another --per-example")
         if self.json is not None:
             check_place(self.json)
-
-    def check_apart(self, data: str) -> None:
-        """Refuse to draw over what is to be scored, or a picture among it."""
-        path = self.map
-        if path and path.exists() and path.resolve().is_relative_to(Path(data).resolve()):
-            raise DataError(f"{path}: is what is to be scored; use another --map")
+            array = self.json.with_suffix(".npy")
+            new = array.exists() and not self.json.exists()
+            if new and description_path(array) == self.json:
+                raise DataError(
+                    f"{self.json}: would pass for the description of {array.name}; name another"
+                )
 
     def forget_progress(self) -> None:
         """Once the result is in safety, there is nothing to go on from."""
@@ -106,8 +106,8 @@ class Outputs:
 
 def report(request: Request, outputs: Outputs, device: str | None) -> None:
     """Score, write what was asked for, then print the result in one line."""
-    if request.data is not None:
-        outputs.check_apart(request.data)
+    if outputs.map is not None and request.data is not None:
+        check_apart(outputs.map, request.data)
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         model = load(request.checkpoint, device=team.device, weights=request.weights)
         packed = _open(request, Path(scratch), team)

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from axial.events import EventFile
-
-_LINE_SECONDS = 10.0
+from axial.progress import LINE_SECONDS
 
 
 class Watch:
@@ -27,7 +26,7 @@ class Watch:
         self._events = events
         self._steps, self._first = steps, first
         self._began = time.monotonic()
-        self._spoken = -_LINE_SECONDS
+        self._spoken = -LINE_SECONDS
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._silent = log is None
@@ -67,7 +66,7 @@ class Watch:
         text = f"step {step:,} of {self._steps:,}  {text}"
         if self._bar:
             self._bar.update(self._task, completed=step, description=text)
-        elif time.monotonic() - self._spoken >= _LINE_SECONDS or step == self._steps:
+        elif time.monotonic() - self._spoken >= LINE_SECONDS or step == self._steps:
             self._spoken = time.monotonic()
             each = (self._spoken - self._began) / max(1, step - self._first)
             left = timedelta(seconds=round(each * (self._steps - step)))

@@ -154,7 +154,7 @@ def open_array(path: Path, options: ReadOptions) -> Source:
     channels = _channels(stream, options)
     values = options.values
     if stream.dtype.kind not in "bu" or stream.dtype.itemsize > 1:
-        largest = _largest(chunks, where, stream.dtype)
+        largest = _largest(chunks, where, values)
         values = values or values_for(largest)
     labels = None
     if label_key:
@@ -178,6 +178,13 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         records=_records(chunks, where, labels, dtype_for(values or 256), channels=channels),
         notes=notes,
         takes=frozenset({"channels_last", "channels_none", "values", "key"}),
+    )
+
+
+def beyond_values(where: str, largest: int, values: int) -> DataError:
+    """What to say of more values than were asked for."""
+    return DataError(
+        f"{where}: holds the value {largest}, beyond --values {values}; use at least {largest + 1}"
     )
 
 
@@ -273,7 +280,8 @@ def _channels(stream: NpyStream, options: ReadOptions) -> bool:
     return count >= 4 and stream.shape[-1] <= 4
 
 
-def _largest(chunks: Callable[[], Iterator[Array]], where: str, dtype: np.dtype[Any]) -> int:
+def _largest(chunks: Callable[[], Iterator[Array]], where: str, values: int | None) -> int:
+    """The largest element; refused if it, or the smallest, is none of so many values."""
     smallest, largest = 0, 0
     with suppress(DataError):  # comes again when the records are read, where it can be skipped
         for chunk in chunks():
@@ -285,6 +293,8 @@ def _largest(chunks: Callable[[], Iterator[Array]], where: str, dtype: np.dtype[
             f"{where}: holds {largest}, beyond the {MOST_VALUES:,} values a model can tell apart; "
             f"round it to fewer"
         )
+    if values is not None and largest >= values:
+        raise beyond_values(where, largest, values)
     return largest
 
 

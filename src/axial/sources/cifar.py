@@ -146,8 +146,13 @@ def _python_records(batch: Entry) -> Iterator[Record | DataError]:
     except DataError as error:
         yield error
         return
-    if data.shape[1] != _ROW or (len(labels) and not 0 <= labels.min() <= labels.max() <= 9):
+    if data.shape[1] != _ROW:
         raise DataError(f"{batch.where}: rows of {data.shape[1]} bytes; not a CIFAR-10 batch")
+    if len(labels) and not 0 <= labels.min() <= labels.max() <= 9:
+        raise DataError(
+            f"{batch.where}: has labels {labels.min()} to {labels.max()}, not 0 to 9; not a "
+            f"CIFAR-10 batch"
+        )
     for start in range(0, len(data), step := rows_per_chunk(_ROW)):
         part = slice(start, start + step)
         yield Record(f"{batch.where}: record {start}", planar(data[part], 32), labels[part])

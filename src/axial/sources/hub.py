@@ -30,7 +30,7 @@ def open_hub(what: str, options: ReadOptions) -> Source:
         split = choose_split(options.split, list(found), what)
         found = found[split]
     column = _column(what, found, options)
-    names = _label_names(found)
+    label, names = _labels(found)
     pictures = _kind(found, column) == "Image"
     return Source(
         name=what.rstrip("/").split("/")[-1],
@@ -38,12 +38,12 @@ def open_hub(what: str, options: ReadOptions) -> Source:
         split=split,
         values=256 if pictures else options.values,
         names=names or None,
-        classes=len(names) if names else 0,
+        classes=len(names),
         count=len(found),
         records=(
-            _pictures(what, found, column)
+            _pictures(what, found, column, label)
             if pictures
-            else _arrays(what, found, column, options.values)
+            else _arrays(what, found, column, label, options.values)
         ),
         decode=decoder(options) if pictures else None,
         takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
@@ -90,31 +90,37 @@ def _column(what: str, found: Any, options: ReadOptions) -> str:
     raise DataError(f"{what}: no column of pictures among {', '.join(found.features)}; use --key")
 
 
-def _label_names(found: Any) -> list[str]:
-    for name in ("label", "labels", "fine_label"):
-        if name in found.features and _kind(found, name) == "ClassLabel":
-            return list(found.features[name].names)
-    return []
+def _labels(found: Any) -> tuple[str | None, list[str]]:
+    """The column of labels, one with names before others, and these names."""
+    columns = [name for name in ("label", "labels", "fine_label") if name in found.features]
+    for column in columns:
+        if _kind(found, column) == "ClassLabel":
+            return column, list(found.features[column].names)
+    return (columns[0] if columns else None), []
 
 
-def _label(row: dict[str, Any]) -> Any:
-    found = [row[name] for name in ("label", "labels", "fine_label") if name in row]
-    return found[0] if found and isinstance(found[0], int) else None
+def _label(row: dict[str, Any], column: str | None) -> int | None:
+    found = row[column] if column else None
+    return found if isinstance(found, int) else None
 
 
-def _pictures(what: str, found: Any, column: str) -> Iterator[Record | DataError]:
+def _pictures(
+    what: str, found: Any, column: str, label: str | None
+) -> Iterator[Record | DataError]:
     import datasets
 
     raw = found.cast_column(column, datasets.Image(decode=False))
     for number, row in enumerate(raw):
         where, data = f"{what}: row {number}", row[column] or {}
         if picture := data.get("bytes") or data.get("path"):
-            yield Record(where, picture, _label(row))
+            yield Record(where, picture, _label(row, label))
         else:
             yield DataError(f"{where}: {column!r} is empty; go on without it by --skip-bad")
 
 
-def _arrays(what: str, found: Any, column: str, values: int | None) -> Iterator[Record | DataError]:
+def _arrays(
+    what: str, found: Any, column: str, label: str | None, values: int | None
+) -> Iterator[Record | DataError]:
     dtype = dtype_for(values or 256)
     for number, row in enumerate(found):
         where = f"{what}: row {number}"
@@ -132,4 +138,4 @@ def _arrays(what: str, found: Any, column: str, values: int | None) -> Iterator[
             )
             continue
         x = x if x.ndim >= 3 and x.shape[-1] <= 4 else x[..., None]
-        yield Record(where, x[None].astype(dtype), _label(row))
+        yield Record(where, x[None].astype(dtype), _label(row, label))

@@ -64,9 +64,11 @@ def open_old(path: Path, options: ReadOptions) -> Source:
     part = parts[split, size]
     records = open_folder(part, options).records if part.is_dir() else tar_records(part)
     changed = options.size is not None and options.size != int(size)
-    how = f"{'patches of' if options.patches else 'shrunk to'} {options.size}"
+    how = [f"{'patches of' if options.patches else 'shrunk to'} {options.size}"] if changed else []
+    how += ["in grey"] if options.convert == "grey" else []
+    official = f"ImageNet{options.size or size}"
     return Source(
-        name=f"ImageNet{size} {how}" if changed else f"ImageNet{size}",
+        name=" ".join([f"ImageNet{size}", *how]),
         reader="ImageNet, old version, " + ("folder of PNGs" if part.is_dir() else "tar of PNGs"),
         version=OLD,
         split=split,
@@ -75,7 +77,7 @@ def open_old(path: Path, options: ReadOptions) -> Source:
         official=_OFFICIAL[OLD, split],
         records=records,
         decode=decoder(options),
-        notes=[f"{how}, so not the official ImageNet{options.size}"] if changed else [],
+        notes=[f"{' '.join(how)}, so not the official {official}"] if how else [],
         takes=OPTIONS,
     )
 

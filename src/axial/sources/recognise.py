@@ -42,10 +42,11 @@ def is_path(what: str | Path) -> bool:
     return what != _DIGITS and Path(what).exists()
 
 
-def is_video(what: str | Path) -> bool:
-    """Whether a source has to be told how long its clips are to be."""
+def is_video(what: str | Path, *, clips: bool) -> bool:
+    """Whether a source has to be told its frames; a folder of GIFs only where `clips` are meant."""
+    options = ReadOptions(frames=1 if clips else None)
     try:
-        return is_path(what) and _reader(Path(what), ReadOptions(frames=1)) is video.open_video
+        return is_path(what) and _reader(Path(what), options) is video.open_video
     except (OSError, DataError):  # what is wrong comes out on opening it
         return False
 

@@ -85,7 +85,7 @@ def open_video(path: Path, options: ReadOptions) -> Source:
         raise DataError(f"{path}: holds no videos of the split {split}; choose another by --split")
     beside = [p.relative_to(path).as_posix() for p in find_videos(path)] if splits else []
     return Source(
-        name=path.resolve().stem,
+        name=path.stem if path.is_file() else path.resolve().name,
         reader="video" if path.is_file() else f"folder of {len(files)} videos",
         split=split,
         values=256,
