@@ -173,6 +173,7 @@ def test_half_of_the_window_is_kept_and_all_that_is_given(found, overlap, wanted
             {"start": torch.zeros(1, 2, 3, 4).long()},
             "is (batch, 2, 3, 3) to this",
         ),
+        (FORMS["grid"], {"start": torch.zeros(3).long()}, "start has shape (3,)"),
         (FORMS["stacked"], {"start": torch.zeros(1, 2, 3, 3)}, "start is torch.float32"),
         (FORMS["stacked"], {"start": torch.full((1, 2, 3, 3), 3)}, "start holds 3"),
     ],
