@@ -252,6 +252,19 @@ def test_a_request_that_cannot_be_met_is_refused_in_one_line(found, settings, me
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["2d", "2d-columns", "3d-channels"])
+def test_every_method_fills_up_around_a_part_that_is_no_prefix(name):
+    model = tiny_model(VARIANTS[name])
+    x, _, _ = random_input(model.config, 3)
+    given = torch.full_like(x, -1)
+    last = len(model.config.axes)
+    given.select(last, 0).copy_(x.select(last, 0))  # the first column
+    drawn = draw(model, 3, given=given, method="naive")
+    assert torch.equal(drawn.select(last, 0), x.select(last, 0)) and (drawn >= 0).all()
+    for method in ("cached", "semi-parallel"):
+        assert torch.equal(draw(model, 3, given=given, method=method), drawn)
+
+
 def test_what_is_no_tensor_is_refused_by_its_name(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is outside of tests
     picture, clip = tiny_model(FREE), tiny_model(config((3, 2, 2), classes=2))
