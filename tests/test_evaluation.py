@@ -296,6 +296,14 @@ def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path,
         evaluate(model, packed, resume=partial)
 
 
+def test_whose_a_partial_file_is_is_known_even_if_nobody_asks(packed_for, tmp_path, monkeypatch):
+    found = VARIANTS["2d"]
+    packed, how = packed_for(found), {"batch": 5, "identify": False}
+    interrupt(tiny_model(found), packed, tmp_path / "partial", 10, monkeypatch, **how)
+    with pytest.raises(DataError, match="partial: is part of an evaluation with model "):
+        evaluate(tiny_model(found, seed=1), packed, resume=tmp_path / "partial", **how)
+
+
 def test_what_was_scored_under_other_labels_is_not_gone_on_with(packed_for, tmp_path, monkeypatch):
     found = VARIANTS["2d-labels"]
     model, packed = tiny_model(found), packed_for(found)
