@@ -224,7 +224,6 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     save(axial.load(run), bare)
     save(tiny_model(config((8, 8), values=9), dtype=torch.float32), other)
     mine = tmp_path / "mine.json"
-    mine.write_text("{}")
     assert "no such checkpoint" in refusal(checkpoint=tmp_path / "none")
     assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
     (bare / "run.json").write_text('{"data": {"source": "digits", "reading": {"x": 1}}}')
@@ -247,7 +246,9 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "/proc/r.png: cannot be written (" in refusal(
         "--map", "/proc/r.png", "--data", "nothing"
     )
-    assert "mine.json: is there, and is no result of axial's" in refusal("--json", mine)
+    for text in ("{}", '{"bits_per_dim": 3.1}', '{"versions": {"axial": "1"}}'):
+        mine.write_text(text)
+        assert "mine.json: is there, and is no result of axial's" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
