@@ -247,6 +247,12 @@ def test_weights_of_another_type_are_refused_by_name(wrong):
         AxialTransformer.from_weights(FOUND, weights)
 
 
+def test_weights_that_are_all_integers_are_refused():
+    weights = {name: value.long() for name, value in tiny_model(FOUND).state_dict().items()}
+    with pytest.raises(CheckpointError, match=r"is torch\.int64: weights are floating"):
+        AxialTransformer.from_weights(FOUND, weights)
+
+
 def test_weights_of_another_configuration_are_refused(folder, tmp_path):
     save(tiny_model(config((2, 2))), tmp_path / "other")
     (tmp_path / "other" / "model.safetensors").replace(folder / "model.safetensors")

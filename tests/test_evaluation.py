@@ -296,6 +296,30 @@ def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path,
         evaluate(model, packed, resume=partial)
 
 
+def test_whose_a_partial_file_is_is_known_even_if_nobody_asks(packed_for, tmp_path, monkeypatch):
+    found = VARIANTS["2d"]
+    packed, how = packed_for(found), {"batch": 5, "identify": False}
+    interrupt(tiny_model(found), packed, tmp_path / "partial", 10, monkeypatch, **how)
+    with pytest.raises(DataError, match="partial: is part of an evaluation with model "):
+        evaluate(tiny_model(found, seed=1), packed, resume=tmp_path / "partial", **how)
+
+
+def test_what_was_scored_under_other_labels_is_not_gone_on_with(packed_for, tmp_path, monkeypatch):
+    found = VARIANTS["2d-labels"]
+    model, packed = tiny_model(found), packed_for(found)
+    interrupt(model, packed, tmp_path / "partial", 10, monkeypatch, batch=5)
+    x, label = packed.rows(range(COUNT)), (packed.labels + 1) % 3
+    relabelled = write(tmp_path / "relabelled.npy", x, label, 3, values=3)
+    with pytest.raises(DataError, match="partial: is part of an evaluation with labels "):
+        evaluate(model, relabelled, resume=tmp_path / "partial")
+
+
+def test_what_takes_seconds_is_not_put_on_the_disk_batch_by_batch(packed_for, tmp_path):
+    found = VARIANTS["2d"]
+    evaluate(tiny_model(found), packed_for(found), batch=5, resume=tmp_path / "partial")
+    assert not (tmp_path / "partial").exists()
+
+
 @pytest.mark.gpu
 def test_a_gpu_finds_what_the_cpu_finds(packed_for):
     found = config((8, 8), channels=3, values=256, width=64, heads=4, classes=5)

@@ -168,7 +168,12 @@ def test_one_channel_of_forty_eight_costs_one():
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16], ids=str
+    "dtype",
+    [
+        *(torch.int8, torch.int16, torch.int32),
+        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    ],
+    ids=str,
 )
 def test_any_integer_type_will_do(dtype):
     found = VARIANTS["2d-labels"]
@@ -189,6 +194,16 @@ def test_label_and_context_speak_to_every_prediction(name):
     if label is not None:
         other = (label + 1) % found.classes
         assert (model(x, other, context) != before).any(-1)[:, free].all()
+
+
+@pytest.mark.parametrize("name", ["2d-labels", "3d-rows-labels", "1d-columns-labels"])
+def test_a_label_is_a_vector_that_is_added_to_the_context(name):
+    model = tiny_model(VARIANTS[name])
+    x, label, context = random_input(model.config, 2)
+    both = model(x, label, context)
+    vector = model.label_embedding(label).view(2, *(1,) * len(model.config.axes), -1)
+    torch.nn.init.zeros_(model.label_embedding.weight)
+    torch.testing.assert_close(both, model(x, label, context + vector), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
@@ -354,6 +369,8 @@ def test_a_context_of_the_wrong_shape_or_type_is_refused():
     for context in (torch.zeros(2, 3, 4, 7), torch.zeros(2, 3, 4, 8, dtype=torch.long)):
         with pytest.raises(InputError, match=r"context has shape .* of shape \(2, 3, 4, 8\)"):
             model(x_like(PLAIN), None, context)
+        with pytest.raises(InputError, match="context has shape"):
+            model.channel_logits(x_like(PLAIN), torch.tensor([0, 1]), None, context)
 
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes self.inner_decoder.lstm")  # torch's own

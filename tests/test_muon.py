@@ -354,6 +354,9 @@ def train(team):  # leaves nothing that holds on to the group when it is dissolv
             batch = batch_of(ODD, 6, seed=number)
             share = {name: getattr(batch, name)[mine] for name in ("x", "index", "epoch")}
             trainer.step(number, replace(batch, **share))
+        total = sum(p.numel() for p in tiny_model(ODD).parameters())
+        held = sum(value.numel() for value in trainer.local.values())
+        assert held < 0.7 * total if parallel == "fsdp" else held == total
         state = trainer.state()
         if team.main:
             save_file(state, Path(__file__).with_name(parallel))

@@ -60,12 +60,14 @@ def test_noise_is_standard_gumbel():
     assert (uniform - steps).abs().max() < 1.95 / math.sqrt(count)
 
 
-def test_extreme_bits_stay_finite(monkeypatch):
-    for word in (0, 0xFFFFFFFF):
+def test_extreme_bits_are_half_a_step_of_52_bits_from_0_and_1(monkeypatch):
+    half = 53 * math.log(2)
+    for word, wanted in ((0, -math.log(half)), (0xFFFFFFFF, half)):
         extreme = torch.tensor([[[word]]]).to(torch.int32)
-        answer = lambda *args, w=extreme: (w, w)  # noqa: E731
+        answer = lambda *args, w=extreme: (w.clone(), w.clone())  # noqa: E731
         monkeypatch.setattr("axial.noise.threefry", answer)
-        assert gumbel(0, torch.arange(1), torch.arange(1), 1).isfinite().all()
+        found = gumbel(0, torch.arange(1), torch.arange(1), 1)
+        assert found.item() == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.gpu

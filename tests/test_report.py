@@ -20,11 +20,11 @@ from test_data import FACTS
 from test_evaluation import whole, write
 
 import axial
-from axial import bits, evaluate, save
+from axial import bits, element_bits, evaluate, save
 from axial.cli import main
 from axial.data import PackedWriter, hash_labels
 from axial.packing import pack
-from axial.pictures import write_sheet
+from axial.pictures import write_map, write_sheet
 from axial.sources.options import ReadOptions
 
 
@@ -198,7 +198,8 @@ def test_a_class_that_the_run_does_not_know_is_named(pets, tmp_path, capsys):
     out = ["--keep", "2", "--out", str(tmp_path / "out.npy")]
     assert told in fails(capsys, "complete", run, str(folder), *out)
     save(tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32), run)
-    main(["evaluate", run, "--data", str(folder)])  # it is told no labels
+    drawn = ["--map", str(tmp_path / "map.png")]
+    main(["evaluate", run, "--data", str(folder), *drawn])  # it is told no labels
     assert capsys.readouterr().out.endswith("(3 images, new)\n")
 
 
@@ -224,7 +225,6 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     save(axial.load(run), bare)
     save(tiny_model(config((8, 8), values=9), dtype=torch.float32), other)
     mine = tmp_path / "mine.json"
-    mine.write_text("{}")
     assert "no such checkpoint" in refusal(checkpoint=tmp_path / "none")
     assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
     (bare / "run.json").write_text('{"data": {"source": "digits", "reading": {"x": 1}}}')
@@ -247,7 +247,9 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "/proc/r.png: cannot be written (" in refusal(
         "--map", "/proc/r.png", "--data", "nothing"
     )
-    assert "mine.json: is there, and is no result of axial's" in refusal("--json", mine)
+    for text in ("{}", '{"bits_per_dim": 3.1}', '{"versions": {"axial": "1"}}'):
+        mine.write_text(text)
+        assert "mine.json: is there, and is no result of axial's" in refusal("--json", mine)
     assert "is there already" in refusal("--per-example", digits.path)
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
@@ -285,6 +287,23 @@ def test_a_map_and_a_result_are_replaced_by_the_same_command(run, tmp_path, caps
     assert json.loads(files["r.json"].read_text())["examples"] == 3
     with Image.open(files["map.png"]) as drawn:
         assert drawn.info["Software"] == "axial"
+
+
+def test_a_map_shows_the_frames_that_a_model_has_as_channels(tmp_path):
+    stacked = config((3, 4), channels=6, frames=6, given_channels=1)
+    save(tiny_model(stacked, dtype=torch.float32), tmp_path / "run")
+    x = np.random.default_rng(0).integers(0, 3, (2, 3, 4, 6), np.uint8)
+    packed = write(tmp_path / "clips.npy", x, values=3)
+    found, wanted = tmp_path / "found.png", tmp_path / "wanted.png"
+    main(["evaluate", str(tmp_path / "run"), "--data", str(packed.path), "--map", str(found)])
+    where = element_bits(axial.load(tmp_path / "run"), whole(packed)[0]).numpy()
+    write_map(wanted, x, where, values=3, frames=6)
+    assert found.read_bytes() == wanted.read_bytes()
+
+
+def test_one_example_can_be_scored_alone(run, digits, capsys):
+    main(["evaluate", str(run), "--data", str(digits.path), "--limit", "1", "--batch", "1"])
+    assert "(first 1 of 300 images, digits test, given labels)" in capsys.readouterr().out
 
 
 def test_the_description_of_a_run_is_never_replaced_by_a_result(alone, capsys):

@@ -77,6 +77,23 @@ def test_an_edited_state_and_a_strangers_checkpoint_are_refused(tmp_path, alone,
     assert "belongs to another run" in fails("train", "--resume", folder)
 
 
+def test_a_checkpoint_belongs_to_its_model_its_training_its_start_and_its_data(tmp_path):
+    run, _ = begin(plan(), tmp_path / "run", ALONE)
+    run.save(1, {"a": torch.zeros(1)}, {}, keep=2)
+    about = run.about
+    data = [about["data"] | {name: "0"} for name in ("sha256", "labels")]
+    data += [about["data"] | {"stack_frames": True}]
+    others = [about | {name: about[name] | {"seed": 9}} for name in ("model", "training")]
+    others += [about | {"init": {}}, *(about | {"data": other} for other in data)]
+    for other in others:
+        (run.folder / "run.json").write_text(json.dumps(other))
+        with pytest.raises(CheckpointError, match="belongs to another run"):
+            Run(run.folder).newest()
+    renamed = about | {"preset": "mine", "data": about["data"] | {"title": "mine"}}
+    (run.folder / "run.json").write_text(json.dumps(renamed))
+    assert Run(run.folder).newest() is not None
+
+
 def test_a_folder_moved_away_while_training_is_not_made_anew(tmp_path):
     run, packed = begin(plan(save_every=1, steps=200), tmp_path / "run", ALONE)
 

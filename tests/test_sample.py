@@ -1,3 +1,4 @@
+import jaxtyping
 import pytest
 import torch
 from conftest import (
@@ -13,7 +14,7 @@ from conftest import (
 )
 
 import axial.sample
-from axial import AxialError, bits, draw
+from axial import AxialError, bits, complete, draw, prolong
 from axial.causal import given as always_given
 from axial.causal import order
 from axial.noise import gumbel
@@ -249,6 +250,36 @@ def test_a_request_that_cannot_be_met_is_refused_in_one_line(found, settings, me
     with pytest.raises(AxialError) as caught:
         draw(tiny_model(found), settings.pop("count"), **settings)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["2d", "2d-columns", "3d-channels"])
+def test_every_method_fills_up_around_a_part_that_is_no_prefix(name):
+    model = tiny_model(VARIANTS[name])
+    x, _, _ = random_input(model.config, 3)
+    given = torch.full_like(x, -1)
+    last = len(model.config.axes)
+    given.select(last, 0).copy_(x.select(last, 0))  # the first column
+    drawn = draw(model, 3, given=given, method="naive")
+    assert torch.equal(drawn.select(last, 0), x.select(last, 0)) and (drawn >= 0).all()
+    for method in ("cached", "semi-parallel"):
+        assert torch.equal(draw(model, 3, given=given, method=method), drawn)
+
+
+def test_what_is_no_tensor_is_refused_by_its_name(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is outside of tests
+    picture, clip = tiny_model(FREE), tiny_model(config((3, 2, 2), classes=2))
+    x, clips = BLANK.numpy() + 1, torch.zeros(1, 3, 2, 2, 1, dtype=torch.long)
+    for message, call in {
+        "x is a ndarray": lambda: picture(x),
+        "label is a list": lambda: clip(clips, [0]),
+        "context is a list": lambda: picture(BLANK + 1, context=[0.0]),
+        "given is a ndarray": lambda: draw(picture, 3, given=x),
+        "noise is a list": lambda: draw(picture, 3, noise=[0.0]),
+        "given is a list": lambda: complete(picture, [0]),
+        "start is a ndarray": lambda: prolong(clip, clips.numpy(), 9),
+    }.items():
+        with pytest.raises(AxialError, match=f"^{message}: give a torch.Tensor$"):
+            call()
 
 
 def test_drawing_ignores_dropout_and_leaves_the_model_as_it_was():

@@ -143,6 +143,17 @@ def test_half_of_the_window_is_kept_and_all_that_is_given(found, overlap, wanted
     assert (slide.kept | ~always_given(found)).all()
 
 
+@pytest.mark.parametrize("overlap", [1, 2, 3])
+def test_windows_are_counted_until_there_are_enough_frames(overlap):
+    slide = Sliding(FORMS["grid"], overlap)
+    for begun in range(4, 9):
+        for frames in range(1, 20):
+            reached, count = begun, 0
+            while reached < frames:
+                reached, count = reached + 4 - overlap, count + 1
+            assert slide.windows(begun, frames) == count
+
+
 @pytest.mark.parametrize(
     ("found", "settings", "message"),
     [
@@ -173,6 +184,7 @@ def test_half_of_the_window_is_kept_and_all_that_is_given(found, overlap, wanted
             {"start": torch.zeros(1, 2, 3, 4).long()},
             "is (batch, 2, 3, 3) to this",
         ),
+        (FORMS["grid"], {"start": torch.zeros(3).long()}, "start has shape (3,)"),
         (FORMS["stacked"], {"start": torch.zeros(1, 2, 3, 3)}, "start is torch.float32"),
         (FORMS["stacked"], {"start": torch.full((1, 2, 3, 3), 3)}, "start holds 3"),
     ],

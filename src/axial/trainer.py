@@ -306,8 +306,8 @@ def _adam(values: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Opti
         # What the optimizer itself would make at its first step; a checkpoint wants it before.
         found.state[value] = {
             "step": torch.zeros((), device=value.device),
-            "exp_avg": torch.zeros_like(value.detach()),
-            "exp_avg_sq": torch.zeros_like(value.detach()),
+            "exp_avg": torch.zeros_like(value),
+            "exp_avg_sq": torch.zeros_like(value),
         }
     return found
 
