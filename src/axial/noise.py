@@ -42,7 +42,7 @@ def _uniform(
     # 52 bits and half a step up: neither 0 nor a number that rounds to 1. Every sum is exact.
     uniform = high.bitwise_xor_(_word(1 << 31)).to(float64).mul_(2.0**-32)
     low = low.bitwise_right_shift_(12).bitwise_and_((1 << 20) - 1)
-    return uniform.add_(low, alpha=2.0**-52).add_(0.5 + 2.0**-53)
+    return uniform.add_(low.to(float64), alpha=2.0**-52).add_(0.5 + 2.0**-53)
 
 
 def threefry(
