@@ -383,6 +383,12 @@ def test_an_exported_model_takes_batches_of_any_size(name):
     torch.testing.assert_close(exported(*others), made(*others))
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="there a model may be compiled")
+def test_a_model_needs_no_compiler_to_be_imported():
+    script = "import sys, axial; axial.load, axial.draw; sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_it_compiles_without_a_break():
     # In a process of its own: the checks of shapes that tests switch on break compilation.
     script = """

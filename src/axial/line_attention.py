@@ -40,9 +40,10 @@ def _usable(index: int) -> bool:
     return runs_triton(torch.device("cuda", index))
 
 
-# What is compiled takes the answer over.
-_usable_on: Callable[[int], bool]
-_usable_on = torch.compiler.assume_constant_result(_usable)  # type: ignore[no-untyped-call]
+_usable_on: Callable[[int], bool] = _usable
+if torch.version.cuda is not None:  # else never asked, and marking it doubles the time to import
+    # What is compiled takes the answer over.
+    _usable_on = torch.compiler.assume_constant_result(_usable)  # type: ignore[no-untyped-call]
 
 
 @torch.library.custom_op("axial::attend_lines", mutates_args=(), device_types="cuda")
