@@ -12,7 +12,6 @@ from recipe_rows import Setting
 from torch import Tensor, nn
 
 from axial.config import ModelConfig, TrainConfig
-from axial.layers import Blocks
 from axial.model import AxialTransformer
 from axial.ranks import Ranks
 from axial.trainer import Trainer
@@ -34,11 +33,9 @@ def begun(
 
 
 def shaped(setting: Setting, model: AxialTransformer) -> AxialTransformer:
-    """The same weights with the norms and the residual of a row."""
+    """The same weights with the norms of a row."""
     if setting.norm == "rms":
         with_rms_norms(model)
-    if setting.residual == "float32":
-        widen_residual(model)
     return model
 
 
@@ -86,22 +83,6 @@ def waves_like(table: Tensor, octaves: int) -> Tensor:
     angle = torch.arange(count).unsqueeze(1) / count * pitch
     found = torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
     return found * (2**0.5 * table.std().cpu())
-
-
-class WideBlocks(Blocks):
-    """Blocks that add to float32 numbers, as their first input is, whatever they compute in."""
-
-    def forward(self, x: Tensor, *, recompute: bool = False) -> Tensor:
-        for block in self:
-            x = block(x)
-        return x
-
-
-def widen_residual(model: AxialTransformer) -> None:
-    """Let blocks add to float32 numbers: twice the bytes."""
-    for module in model.modules():
-        if isinstance(module, Blocks):
-            module.__class__ = WideBlocks
 
 
 class RowTrainer(Trainer):

@@ -4,12 +4,12 @@ import argparse
 import json
 import statistics
 from collections.abc import Sized
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from recipe_rows import ROWS, changes_of, setting_of
+from recipe_rows import ROWS, Setting, changes_of, setting_of
 
 FIRST = next(iter(ROWS))
 LOOKED_AT = 1000
@@ -37,10 +37,9 @@ def table(args: argparse.Namespace) -> None:
 def result_of(run: Path) -> dict[str, Any]:
     """What a run found; refused if its row is another one by now."""
     result: dict[str, Any] = json.loads((run / "result.json").read_text())
-    row, setting = result["row"], result["setting"]
-    now = asdict(setting_of(row)) if row in ROWS else {}
-    now |= {name: value for name, value in result["tried"].items() if name in now}
-    if json.dumps(now, sort_keys=True) != json.dumps(setting, sort_keys=True):
+    row, then = result["row"], Setting.from_json(result["setting"])
+    tried = {name: value for name, value in result["tried"].items() if hasattr(then, name)}
+    if row not in ROWS or replace(setting_of(row), **tried) != then:
         raise SystemExit(f"{run}: row {row} is not what it was when this was run")
     return result
 

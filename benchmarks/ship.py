@@ -138,7 +138,7 @@ def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
         torch=result["torch"],
         fingerprint=fingerprint,
         seed=result["seed"],
-        recipe=recipe(Setting(**result["setting"])),
+        recipe=recipe(Setting.from_json(result["setting"])),
     )
 
 
