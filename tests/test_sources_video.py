@@ -83,6 +83,15 @@ def test_animated_pictures_are_video(tmp_path):
     assert packed(tmp_path / "in", tmp_path).array.shape == (1, 16, 16, 3)
 
 
+def test_a_gif_that_stands_still_is_a_picture_unless_frames_are_meant(tmp_path):
+    x = formats.pictures(1, 16)
+    Image.fromarray(x[0] // 64 * 64).save(tmp_path / "a.gif")
+    still = packed(tmp_path / "a.gif", tmp_path).array.copy()
+    assert np.array_equal(still, x // 64 * 64)
+    film = packed(tmp_path / "a.gif", tmp_path, frames=1).array
+    assert np.array_equal(film, still[:, None])
+
+
 def test_bad_videos_are_one_line(tmp_path):
     with av.open(str(tmp_path / "sound.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=8000)

@@ -52,7 +52,7 @@ def is_video(what: str | Path, *, clips: bool) -> bool:
 
 
 def _reader(path: Path, options: ReadOptions) -> _Opener:
-    return _folder(path, options) if path.is_dir() else _file(path)
+    return _folder(path, options) if path.is_dir() else _file(path, options)
 
 
 def _open(what: str | Path, options: ReadOptions) -> Source:
@@ -97,7 +97,7 @@ def _folder(path: Path, options: ReadOptions) -> _Opener:
     return video.open_video if kinds else pictures.open_folder
 
 
-def _file(path: Path) -> _Opener:
+def _file(path: Path, options: ReadOptions) -> _Opener:
     """The reader for a file, by its first bytes where they tell, else by its official name."""
     if not path.is_file():
         raise DataError(f"{path}: is a pipe or a device; write what comes out of it to a file")
@@ -125,7 +125,7 @@ def _file(path: Path) -> _Opener:
         head[8:12], "little"
     ):
         return bair.open_bair
-    return _picture_or_video(path)
+    return _picture_or_video(path, options)
 
 
 def _zip(path: Path) -> _Opener:
@@ -176,8 +176,8 @@ def _unpacked_head(path: Path) -> bytes:
         raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
 
 
-def _picture_or_video(path: Path) -> _Opener:
-    if path.suffix.lower() in video.SUFFIXES:
+def _picture_or_video(path: Path, options: ReadOptions) -> _Opener:
+    if path.suffix.lower() in video.SUFFIXES and (options.frames or not _is_still(path)):
         return video.open_video
     try:
         with Image.open(path, formats=pictures.readable_formats()):
@@ -189,3 +189,12 @@ def _picture_or_video(path: Path) -> _Opener:
             f"{path}: is nothing axial reads: an archive or batches of CIFAR-10 or ImageNet, BAIR "
             f"TFRecords, IDX, pictures, video, .npy or .npz"
         ) from error
+
+
+def _is_still(path: Path) -> bool:
+    """Whether it is a GIF of one picture."""
+    try:
+        with Image.open(path, formats=["GIF"]) as image:
+            return getattr(image, "n_frames", 1) == 1
+    except Exception:  # any other file, or a damaged one: the reader of video says what is wrong
+        return False
