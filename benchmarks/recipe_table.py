@@ -91,6 +91,10 @@ class Repeated:
         """The row it is a change of."""
         return ROWS[self.first["row"]].parent
 
+    def beside(self, row: str | None, groups: list["Repeated"]) -> "Repeated | None":
+        """The runs of another row that had the same time, if there are any."""
+        return next((group for group in groups if group.key == (row, *self.key[1:])), None)
+
     def cells(
         self, other: "Repeated | None", first: "Repeated | None", spread: float
     ) -> dict[str, str]:
@@ -167,12 +171,11 @@ def repeated(results: list[dict[str, Any]]) -> list[Repeated]:
 def table_of(results: list[dict[str, Any]]) -> str:
     """The runs as Markdown, repeated ones in one line."""
     groups = repeated(results)
-    by_key = {group.key: group for group in groups}
     spread = max((group.spread for group in groups), default=0.0)
-    lines = []
-    for group in groups:
-        other, first = (by_key.get((row, *group.key[1:])) for row in (group.parent or "", FIRST))
-        lines.append(group.cells(other, first, spread))
+    lines = [
+        group.cells(group.beside(group.parent, groups), group.beside(FIRST, groups), spread)
+        for group in groups
+    ]
     rows = [list(lines[0]), ["---"] * len(lines[0]), *(list(line.values()) for line in lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -183,11 +186,11 @@ def told_apart(results: list[dict[str, Any]]) -> str:
     most = max(groups, key=lambda group: (len(group.runs) > 1, group.spread), default=None)
     if most is None or len(most.runs) == 1:
         return "No row was repeated with other seeds: no difference is called an improvement."
-    by_key = {group.key: group for group in groups}
-    changed = {}
-    for group in groups:
-        if other := by_key.get((group.parent or "", *group.key[1:])):
-            changed[group.label] = group.bits - other.bits
+    changed = {
+        group.label: group.bits - other.bits
+        for group in groups
+        if (other := group.beside(group.parent, groups))
+    }
     helped = {name: found for name, found in changed.items() if found < -most.spread}
     rest = {name: found for name, found in changed.items() if name not in helped}
     last = {group.label: found for group in groups if (found := group.unaveraged) is not None}

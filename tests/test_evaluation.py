@@ -1,3 +1,5 @@
+"""Bits/dim of a whole data set are those of its examples, however they are gone through."""
+
 import math
 import re
 from dataclasses import replace

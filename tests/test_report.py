@@ -1,3 +1,5 @@
+"""`axial evaluate`: what it scores, prints, writes and refuses."""
+
 import hashlib
 import json
 import os

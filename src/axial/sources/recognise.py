@@ -43,7 +43,10 @@ def is_path(what: str | Path) -> bool:
 
 
 def is_video(what: str | Path, *, clips: bool) -> bool:
-    """Whether a source has to be told its frames; a folder of GIFs only where `clips` are meant."""
+    """Whether a source has to be told its frames.
+
+    GIFs in a folder, or one that stands still, have to only where `clips` are meant.
+    """
     options = ReadOptions(frames=1 if clips else None)
     try:
         return is_path(what) and _reader(Path(what), options) is video.open_video
