@@ -3,7 +3,6 @@
 None of it is part of the package unless it helps.
 """
 
-import math
 from dataclasses import replace
 
 import torch
@@ -16,19 +15,14 @@ from axial.model import AxialTransformer
 from axial.ranks import Ranks
 from axial.trainer import Trainer
 
-VALUE_OCTAVES, POSITION_OCTAVES = 6, 4
-"""Of the waves that embeddings and positions may start with."""
-
 
 def begun(
     setting: Setting, config: ModelConfig, seed: int, device: torch.device
 ) -> AxialTransformer:
     """The model that a row trains, before its first step."""
     model = shaped(setting, start(config, seed, device))
-    if setting.embedding == "smooth":
-        smooth_embedding(model)
-    if setting.positions == "smooth":
-        smooth_positions(model)
+    if setting.embeddings == "smooth":
+        model.smooth_embeddings()
     return model
 
 
@@ -59,30 +53,6 @@ def with_rms_norms(model: AxialTransformer) -> AxialTransformer:
                 other.weight, other.bias = norm.weight, norm.bias
                 setattr(parent, name, other)
     return model
-
-
-def smooth_embedding(model: AxialTransformer) -> None:
-    """Let the embeddings of values start as waves: values near each other then look alike."""
-    weight = model.embedding.weight.detach()
-    weight.copy_(waves_like(weight, VALUE_OCTAVES))
-
-
-def smooth_positions(model: AxialTransformer) -> None:
-    """The same for positions; each table has its waves in an order of features of its own."""
-    encoder = [] if model.encoder is None else [*model.encoder.positions.tables]
-    for table in [*model.positions.tables, *encoder]:
-        weight = table.detach()
-        order = torch.randperm(weight.shape[1])
-        weight.copy_(waves_like(weight, POSITION_OCTAVES)[:, order])
-
-
-def waves_like(table: Tensor, octaves: int) -> Tensor:
-    """Sines and cosines over its rows, from half a period to so many octaves above it."""
-    count, width = table.shape
-    pitch = 2 ** torch.linspace(0, octaves, (width + 1) // 2) * math.pi
-    angle = torch.arange(count).unsqueeze(1) / count * pitch
-    found = torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
-    return found * (2**0.5 * table.std().cpu())
 
 
 class RowTrainer(Trainer):

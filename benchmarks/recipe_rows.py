@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from axial.config import DataShape, ModelConfig, Schedule, TrainConfig
+from axial.config import DataShape, Embeddings, ModelConfig, Schedule, TrainConfig
 
 HELD_OUT = 5000
 """Training images that rows are compared on: the last ones."""
@@ -29,9 +29,7 @@ class Setting:
     inner: Literal["attention", "lstm"] = "attention"
     mlp_ratio: int = 2
     norm: Literal["layer", "rms"] = "layer"
-    embedding: Literal["random", "smooth"] = "random"
-    """How the embeddings of values start out."""
-    positions: Literal["random", "smooth"] = "random"
+    embeddings: Embeddings = "random"
     dropout: float = 0.0
     labels: bool = False
     flip: bool = True
@@ -119,7 +117,12 @@ ROWS = {
     "mlp-1": Row({"mlp_ratio": 1, "layers": (5, 6, 5)}),
     "mlp-4": Row({"mlp_ratio": 4, "layers": (3, 3, 2)}),
     "rms-norm": Row({"norm": "rms"}),
-    "both-smooth": Row({"embedding": "smooth", "positions": "smooth"}),
+    "smooth": Row({"embeddings": "smooth"}),
+    "final": Row(
+        {"embeddings": "smooth", "averaged_over": 0.01},
+        parent="deep-outer",
+        about="what helped, together, and a shorter average",
+    ),
     "lstm": Row({"inner": "lstm", "layers": (4, 4, 1)}, about="the paper's other inner decoder"),
     "no-flip": Row({"flip": False}),
     "labels": Row({"labels": True}),

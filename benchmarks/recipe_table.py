@@ -62,8 +62,9 @@ class Repeated:
 
     @property
     def label(self) -> str:
-        """The name, and the minutes given."""
-        return f"{self.name}, {self.seconds / 60:.0f} min"
+        """The name, the minutes given, and whether it was told more than the others."""
+        told = ", conditional" if self.first["conditional"] else ""
+        return f"{self.name}, {self.seconds / 60:.0f} min{told}"
 
     @property
     def unaveraged(self) -> float | None:

@@ -1,3 +1,4 @@
+import itertools
 import math
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from axial import AxialError, AxialTransformer, InputError, bits_per_dim
 from axial.causal import given
 from axial.cost import forward_flops, parameters, plane_flops, training_flops
-from axial.layers import Block, PlaneConvolution
+from axial.layers import Block, PlaneConvolution, waves
 from axial.model import evaluating
 
 
@@ -85,6 +86,37 @@ def test_weights_start_as_the_authors_draw_them():
             assert not parameter.any()
         if "norm.weight" in name:
             assert (parameter == 1).all()
+
+
+@pytest.mark.parametrize("count", [3, 8, 17, 300, 65536])
+def test_waves_tell_rows_apart_the_nearest_least_and_all_alike(count):
+    table = waves((count, 64), 8, std=0.5).double()
+    assert table.square().mean() == pytest.approx(0.25, rel=1e-4)
+    near, far = ((table[step:] - table[:-step]).norm(dim=1) for step in (1, 2))
+    assert near.max() < 1.02 * near.min()
+    assert near.max() < far.min()
+    of_the_first = (table[1:] - table[0]).norm(dim=1)
+    assert of_the_first.argmin() == 0 and of_the_first[0] > 0.05 * table.norm(dim=1).mean()
+
+
+def test_smooth_embeddings_are_alike_where_near_and_as_long_as_those_drawn():
+    torch.manual_seed(0)
+    model = AxialTransformer(config((32, 32), channels=3, values=256, width=256, classes=5))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.smooth_embeddings()
+    assert all(parameter.grad_fn is None for parameter in model.parameters())
+    positions = [*model.positions.tables, *model.encoder.positions.tables]
+    tables = [model.embedding.weight, *positions]
+    for table in tables:
+        half = len(table) // 2
+        assert table.var().item() == pytest.approx(25 / 256, rel=0.05)
+        assert F.cosine_similarity(table[:-1], table[1:]).min() > 0.7
+        assert F.cosine_similarity(table[:half], table[half:]).abs().max() < 0.5
+    for one, other in itertools.combinations(positions, 2):
+        assert F.cosine_similarity(one.flatten(), other.flatten(), dim=0).abs() < 0.2
+    places = {value.data_ptr() for value in tables}
+    for name, value in model.state_dict().items():  # labels have no order, nor has any other
+        assert torch.equal(value, before[name]) == (value.data_ptr() not in places), name
 
 
 @pytest.mark.parametrize("axes", [(5,), (3, 4), (2, 3, 4)], ids=str)

@@ -39,6 +39,20 @@ def test_a_run_leaves_a_model_samples_a_curve_and_a_log(alone, capsys):
     assert len(Run(alone).checkpoints()) == 2
 
 
+@pytest.mark.parametrize("embeddings", ["random", "smooth"])
+def test_a_run_starts_from_the_embeddings_it_is_told(tmp_path, embeddings):
+    chosen = plan(steps=1, learning_rate=1e-9, embeddings=embeddings)
+    run, packed = begin(chosen, tmp_path / "run", ALONE)
+    train(run, packed, ALONE)
+    model = axial.load(run.folder)
+    torch.manual_seed(chosen.training.seed)
+    wanted = axial.AxialTransformer(model.config)
+    if embeddings == "smooth":
+        wanted.smooth_embeddings()
+    for name, value in wanted.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=1e-6)
+
+
 def test_a_model_that_gives_no_numbers_has_no_score(tmp_path, alone):
     model = axial.load(alone)
     torch.nn.init.constant_(model.to_logits.bias, math.nan)
@@ -140,6 +154,7 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_leaves_a_good_checkpoint(
 
 def test_the_best_weights_stay_when_later_ones_are_worse_and_after_going_on(tmp_path):
     wild = dict(learning_rate=0.3, schedule="constant", warmup=0, validate_every=1, ema=0.0)
+    wild["embeddings"] = "random"  # by which the second step is worse, and none after it better
     run, packed = begin(plan(bad_steps=0, **wild), tmp_path / "run", ALONE)
     with not_finite_at(6), pytest.raises(TrainingError):
         train(run, packed, ALONE)

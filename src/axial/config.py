@@ -14,6 +14,7 @@ Optimizer = Literal["adam", "adamw", "muon"]
 Schedule = Literal["constant", "cosine", "trapezoid"]
 Precision = Literal["float32", "bfloat16"]
 HoldOut = Literal["spread", "last"]
+Embeddings = Literal["random", "smooth"]
 _Config = TypeVar("_Config", "ModelConfig", "TrainConfig")
 
 MOST_VALUES = 1 << 16
@@ -264,6 +265,9 @@ class TrainConfig:
     """Step size at its highest."""
     seed: int = 0
     """Starts the weights, the order of the data, its flips, the channels and the dropout."""
+    embeddings: Embeddings = "random"
+    """How those of values and positions start: drawn as the authors do, or as waves, by which
+    near ones look alike."""
     optimizer: Optimizer = "adamw"
     """Adam as the authors use it; AdamW, which decays matrices; Muon in blocks, AdamW elsewhere."""
     beta2: float = 0.95
@@ -329,6 +333,7 @@ class TrainConfig:
                 object.__setattr__(self, name, as_float(name, value))
         _check_choices(self, optimizer=get_args(Optimizer), schedule=get_args(Schedule))
         _check_choices(self, precision=(None, *get_args(Precision)), hold_out=get_args(HoldOut))
+        _check_choices(self, embeddings=get_args(Embeddings))
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}: use a positive number")

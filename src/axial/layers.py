@@ -4,6 +4,7 @@ b batch, *axes the data axes (slowest first), d model width, i input planes.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -119,6 +120,15 @@ class LSTM(nn.Module):
         """Run along each line from a zero state; `recompute` has nothing to save here."""
         out, _ = self.lstm(x.flatten(0, -3))
         return out.view(x.shape)
+
+
+def waves(shape: Sequence[int], shortest: int, *, std: float) -> Float[Tensor, "n d"]:
+    """Sines and cosines over the rows, their periods from twice as long to `shortest` rows."""
+    count, width = shape
+    longest, shortest = 2 * count, min(count, shortest)
+    pitch = torch.logspace(-math.log2(longest), -math.log2(shortest), (width + 1) // 2, base=2)
+    angle = 2 * math.pi * torch.arange(count).unsqueeze(1) * pitch
+    return 2**0.5 * std * torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
 
 
 class Positions(nn.Module):

@@ -26,12 +26,15 @@ from axial.layers import (
     PlaneConvolution,
     Positions,
     init_linear,
+    waves,
 )
 
 EMBEDDING_SCALE = 5.0
 """Embeddings and position tables start as normals of this standard deviation over sqrt(width)."""
 FINAL_SCALE = 1e-10
 """Variance scale of each residual branch's last dense layer and of the logits at the start."""
+VALUE_PERIOD, POSITION_PERIOD = 8, 4
+"""Rows of the shortest waves that embeddings and position tables may start as."""
 # Types for which torch has no minimum.
 _WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
@@ -126,7 +129,7 @@ class AxialTransformer(nn.Module):
 
         `final_scale=1` lets every layer speak at once, which is what a test of causality needs.
         """
-        std = EMBEDDING_SCALE / self.config.width**0.5
+        std = self._embedding_std
         for module in self.modules():
             if isinstance(module, Block):
                 module.reset_parameters(final_scale=final_scale)
@@ -137,6 +140,22 @@ class AxialTransformer(nn.Module):
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=std)
         init_linear(self.to_logits, scale=final_scale)
+
+    def smooth_embeddings(self) -> None:
+        """Let those of values and positions start as waves, by which near ones look alike.
+
+        Each table of positions has its waves in an order of features of its own, drawn.
+        """
+        std, values = self._embedding_std, self.embedding.weight.detach()
+        values.copy_(waves(values.shape, VALUE_PERIOD, std=std))
+        for positions in self.modules():
+            for table in positions.tables if isinstance(positions, Positions) else ():
+                smooth = waves(table.shape, POSITION_PERIOD, std=std)
+                table.detach().copy_(smooth[:, torch.randperm(self.config.width)])
+
+    @property
+    def _embedding_std(self) -> float:
+        return EMBEDDING_SCALE / self.config.width**0.5
 
     def forward(
         self,

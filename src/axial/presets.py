@@ -98,6 +98,7 @@ def digits(data: DataShape = _DIGITS) -> Recipe:
         steps=300,
         batch=64,
         learning_rate=3e-3,
+        embeddings="smooth",
         warmup=50,
         save_every=100,
         validate_every=100,
@@ -112,6 +113,7 @@ def small(data: DataShape = _PICTURE) -> Recipe:
         steps=2000,
         batch=8,
         learning_rate=2e-3,
+        embeddings="smooth",
         warmup=20,
         log_every=5,
         save_every=25,
@@ -125,7 +127,9 @@ def small(data: DataShape = _PICTURE) -> Recipe:
 
 def base(data: DataShape = _PICTURE) -> Recipe:
     """A model for any data, for one GPU."""
-    training = TrainConfig(steps=50_000, batch=128, learning_rate=1e-3, warmup=500)
+    training = TrainConfig(
+        steps=50_000, batch=128, learning_rate=1e-3, embeddings="smooth", warmup=500
+    )
     return Recipe(
         model=fitted(data, width=512, heads=8, rounds=2, inner_layers=4), training=training
     )
@@ -133,7 +137,9 @@ def base(data: DataShape = _PICTURE) -> Recipe:
 
 def large(data: DataShape = _PICTURE) -> Recipe:
     """A model for any data, for several GPUs."""
-    training = TrainConfig(steps=200_000, batch=128, learning_rate=3e-4, warmup=2000)
+    training = TrainConfig(
+        steps=200_000, batch=128, learning_rate=3e-4, embeddings="smooth", warmup=2000
+    )
     return Recipe(
         model=fitted(data, width=1536, heads=16, rounds=4, inner_layers=8), training=training
     )

@@ -159,7 +159,10 @@ class _Loop:
         start = self.run.about["init"]
         if start is None:
             torch.manual_seed(self.config.seed)
-            return AxialTransformer(self.model_config)
+            model = AxialTransformer(self.model_config)
+            if self.config.embeddings == "smooth":
+                model.smooth_embeddings()
+            return model
         model = load(start["folder"])
         if fingerprint(model) != start["fingerprint"]:
             raise CheckpointError(
