@@ -145,9 +145,10 @@ def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
 def recipe(s: Setting) -> str:
     """A setting in words."""
     encoder, outer, inner = s.layers
+    start = ", embeddings and positions that start as waves" if s.embeddings == "smooth" else ""
     words = (
         f"Width {s.width}, {s.heads} heads, {encoder} encoder, {outer} outer and {inner} inner "
-        f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}. {s.optimizer.title()}, "
+        f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}{start}. {s.optimizer.title()}, "
         f"rate {s.learning_rate} after {s.warmup} steps of warm-up, then a {s.schedule} schedule, "
         f"weight decay {s.weight_decay}, batches of {s.batch}, bfloat16; the weights are an "
         f"exponential average over {s.averaged_over:.0%} of the steps"

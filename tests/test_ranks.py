@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 
+import axial
 from axial import ConfigError
 from axial import ranks as ranks_module
 from axial.ranks import ranks, stopping
@@ -46,6 +47,19 @@ def test_two_ranks_add_up_and_agree(tmp_path):
     assert sorted(run.stdout.splitlines()) == [f"2 False {same}", f"2 True {same}"]
 
 
+@pytest.mark.parametrize("count, ends", [(1, ["gone"]), (2, [])])
+def test_a_rank_that_is_done_is_gone_before_the_threads_of_torch_could_abort_it(count, ends):
+    program = (
+        "import atexit, runpy, sys; atexit.register(print, 'gone'); "
+        "sys.argv[1:] = ['--version']; runpy.run_module('axial', run_name='__main__')"
+    )
+    env = os.environ | {"WORLD_SIZE": str(count)}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [f"axial {axial.__version__}", *ends]
+
+
 def test_alone_every_sum_is_its_own():
     with ranks("cpu") as team:
         assert team.main and team.count == 1
@@ -74,6 +88,7 @@ def test_a_signal_is_noted_its_echo_ignored_and_a_later_one_obeyed():
 
 FAILING = """
 import time
+import axial
 from axial import ConfigError
 from axial.ranks import ranks
 def do():
