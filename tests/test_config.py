@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import VARIANTS, config
 
-from axial import AxialError, ConfigError, ModelConfig
+from axial import AxialError, ConfigError, ModelConfig, TrainConfig
 from axial.config import as_temperature
 
 
@@ -67,6 +68,48 @@ def test_what_cannot_work_is_refused_at_construction(settings, message):
         config(**settings)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert isinstance(caught.value, AxialError)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps is 0: use whole numbers of at least 1"),
+        ({"batch": 2.5}, "batch is 2.5: use whole numbers"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 1 << 64}, f"use whole numbers below {1 << 64}"),
+        ({"validation": -1}, "validation is -1"),
+        ({"sample_every": -1}, "sample_every is -1"),
+        ({"learning_rate": 0}, "learning_rate is 0.0: use a positive number"),
+        ({"learning_rate": math.inf}, "learning_rate is inf"),
+        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast': use a number"),
+        ({"clip": 0}, "clip is 0.0: use a positive number"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1: use 0 or a positive number"),
+        ({"beta2": 1}, "beta2 is 1.0: use a number from 0 up to below 1"),
+        ({"ema": 1}, "ema is 1.0: use a number from 0 up to below 1"),
+        ({"ema": -0.1}, "ema is -0.1"),
+        ({"flip": 1}, "flip is 1: use True or False"),
+        ({"record": None}, "record is None: use True or False"),
+        ({"compile": "yes"}, "compile is 'yes': use True or False"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd': use one of adam, adamw, muon"),
+        ({"schedule": "step"}, "schedule is 'step': use one of constant, cosine, trapezoid"),
+        ({"precision": "float16"}, "precision is 'float16': use one of float32, bfloat16"),
+        ({"hold_out": "first"}, "hold_out is 'first': use one of spread, last"),
+        ({"embeddings": "waves"}, "embeddings is 'waves': use one of random, smooth"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_at_construction(settings, message):
+    usual = {"steps": 10, "batch": 2, "learning_rate": 0.1}
+    assert TrainConfig(**usual, precision=None, compile=None, ema=None, validation=None)
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**usual | settings)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_training_config_older_than_a_setting_means_what_it_meant():
+    now = TrainConfig(steps=10, batch=2, learning_rate=0.1)
+    then = {name: value for name, value in now.to_json().items() if name != "embeddings"}
+    assert TrainConfig.from_json(then).embeddings == "random"
 
 
 @pytest.mark.parametrize("name", VARIANTS)

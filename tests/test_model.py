@@ -99,6 +99,12 @@ def test_waves_tell_rows_apart_the_nearest_least_and_all_alike(count):
     assert of_the_first.argmin() == 0 and of_the_first[0] > 0.05 * table.norm(dim=1).mean()
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_waves_of_few_rows_are_far_apart(count):
+    for one, other in itertools.combinations(waves((count, 64), 8, std=0.5), 2):
+        assert F.cosine_similarity(one, other, dim=0) < 0.1
+
+
 def test_smooth_embeddings_are_alike_where_near_and_as_long_as_those_drawn():
     torch.manual_seed(0)
     model = AxialTransformer(config((32, 32), channels=3, values=256, width=256, classes=5))

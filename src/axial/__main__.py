@@ -1,7 +1,6 @@
 """`python -m axial` is the command `axial`, so that torchrun can start it."""
 
 import os
-import sys
 
 from axial.cli import main
 
@@ -9,6 +8,4 @@ main()
 if int(os.environ.get("WORLD_SIZE", "1")) > 1:
     # torch's own threads may still let go of what was sent between ranks. That takes the
     # interpreter: while it ends they would abort the process (pytorch issue 190489).
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)
