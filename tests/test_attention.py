@@ -1,5 +1,6 @@
 import math
 
+import jaxtyping
 import pytest
 import torch
 from torch.export import Dim
@@ -174,6 +175,22 @@ def test_an_exported_layer_takes_grids_of_any_size(axis):
     exported = torch.export.export(made, (grid(2, 3, 4, 5, 8),), dynamic_shapes=(any_size,))
     for shape in ((3, 2, 5, 4, 8), (7, 6, 3, 2, 8)):
         torch.testing.assert_close(exported.module()(grid(*shape)), made(grid(*shape)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_exported_layer_takes_batches_without_end(axis):
+    made, sizes = layer(axis, causal=axis == 0), ({0: Dim("b")},)
+    exported = torch.export.export(made, (grid(2, 3, 2, 4, 8),), dynamic_shapes=sizes).module()
+    torch.testing.assert_close(exported(grid(7, 3, 2, 4, 8)), made(grid(7, 3, 2, 4, 8)))
+
+
+def test_what_is_no_tensor_is_refused(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is outside of tests
+    x = grid(2, 3, 8)
+    with pytest.raises(InputError, match=r"x is a ndarray: give a torch.Tensor"):
+        layer(0)(x.numpy())
+    with pytest.raises(InputError, match=r"memory is a ndarray: give a torch.Tensor"):
+        layer(0)(x, memory=x.numpy())
 
 
 def test_dropout_acts_on_the_weights_while_training_only():

@@ -149,6 +149,9 @@ def test_shares_that_cannot_be_are_refused(packed):
         EvaluationBatches(packed, 4, rank=2, ranks=2)
     with pytest.raises(DataError, match="no examples"):
         EvaluationBatches(packed, 4, subset=np.arange(0))
+    for wrong in (np.arange(23) < 3, [0.5, 1.7], [[1, 2], [3, 4]], 3):
+        with pytest.raises(DataError, match="a subset is a list of the numbers of its examples"):
+            EvaluationBatches(packed, 4, subset=wrong)
 
 
 def test_an_error_of_the_reading_thread_reaches_the_reader(packed, tmp_path):

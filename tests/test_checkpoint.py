@@ -73,6 +73,14 @@ def test_every_precision_is_kept(dtype, tmp_path):
     assert same(load(tmp_path / "model"), model)
 
 
+def test_a_compiled_model_is_saved_as_what_it_was_made_of(tmp_path):
+    model = tiny_model(config())
+    compiled = torch.compile(model, backend="eager")
+    save(compiled, tmp_path / "model")
+    assert fingerprint(load(tmp_path / "model")) == fingerprint(model)
+    assert fingerprint(compiled) == fingerprint(model)
+
+
 def test_a_folder_holds_two_files_and_nothing_else(folder):
     assert names(folder) == ["config.json", "model.safetensors"]
     assert names(folder.parent) == ["model"]

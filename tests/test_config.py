@@ -21,6 +21,7 @@ from axial.config import as_temperature
         ({"channels": 0}, "channels is 0"),
         ({"values": 1}, "values is 1: use whole numbers of at least 2"),
         ({"values": True}, "values is True"),
+        ({"values": 65537}, "values is 65537: use at most 65536"),
         ({"width": 0}, "width is 0"),
         ({"width": 8, "heads": 3}, "width 8 does not split into 3 heads: use one of [1, 2, 4, 8]"),
         ({"heads": 0}, "heads is 0"),

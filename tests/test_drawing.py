@@ -21,6 +21,7 @@ from axial.output import write_moving
 
 MODELS = {
     "colour": config((5, 4), channels=3, values=256),
+    "columns": config((5, 4), channels=3, values=256, channel_mode="columns"),
     "grey": config((4, 4), values=17),
     "labels": config((3, 3), classes=3, values=9),
     "clip": config((3, 4), channels=6, values=256),
@@ -221,7 +222,13 @@ def test_completions_keep_what_was_kept_and_differ_elsewhere(
     scale = 64 // 5
     pixels = np.asarray(Image.open(tmp_path / "c.png"))[2 : 2 + 5 * scale : scale, 2::scale]
     assert np.array_equal(pixels[:, :4], np.load(pictures)[0])  # the original comes first
-    assert json.loads((tmp_path / "c.png.json").read_text())["candidates"] == 3
+    record = json.loads((tmp_path / "c.png.json").read_text())
+    assert record["candidates"] == 3 and record["reading"] == {"channels_last": True}
+    assert record["data"] == json.loads((tmp_path / "b.npy.json").read_text())["data"] != ""
+    arguments = ["--out", tmp_path / "d.png", "--keep-channels", 1, *common]
+    run("complete", checkpoints / "columns", pictures, *arguments)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "not the exact conditional" in told and "--candidates" not in told
 
 
 def test_what_has_no_labels_is_continued_as_the_class_asked_for_or_each_in_turn(
@@ -282,6 +289,7 @@ def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatc
         ("two", ["--out", "folder"], "not 2 axes of 2 channels"),
         ("grey", ["--out", "nowhere/a.png"], "nowhere/a.png: nowhere is no folder"),
         ("grey", ["--out", "full"], "full: is there, and not empty"),
+        ("grey", ["--out", "."], ".: is where you are, and cannot be replaced"),
         ("grey", ["--out", f"{'x' * 300}.npy"], "cannot be written (File name too long)"),
         ("grey", ["--out", "beside.npy"], "beside.npy.json: is there, and is no result"),
         ("grey", ["--count", str(2 * 10**9)], "not enough memory for this; ask for fewer"),
@@ -302,6 +310,15 @@ def test_a_request_that_cannot_be_met_leaves_nothing(
     assert message in refused("sample", checkpoints / name, *arguments)
     left = sorted(path.name for path in tmp_path.rglob("*"))
     assert left == ["beside.npy.json", "full", "mine.txt"]
+
+
+def test_an_mp4_that_could_not_be_written_is_told_before_it_is_drawn(
+    checkpoints, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "av", None)
+    monkeypatch.setattr(axial.drawing, "draw", None)
+    wrong = refused("sample", checkpoints / "volume", "--out", tmp_path / "a.mp4")
+    assert ".mp4 needs PyAV; pip install" in wrong
 
 
 @pytest.mark.parametrize(

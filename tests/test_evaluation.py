@@ -1,5 +1,6 @@
 """Bits/dim of a whole data set are those of its examples, however they are gone through."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -12,7 +13,7 @@ from safetensors.numpy import save_file
 from test_data import FACTS
 
 import axial.evaluation
-from axial import DataError, InputError, bits, element_bits, evaluate
+from axial import ConfigError, DataError, InputError, bits, element_bits, evaluate
 from axial.data import PackedWriter, open_packed
 
 COUNT = 23
@@ -108,6 +109,10 @@ def test_a_subset_is_scored_in_its_own_order(packed_for):
     everything = evaluate(model, packed).bits
     np.testing.assert_allclose(result.bits, everything[subset], rtol=0, atol=1e-9)
     assert "(4 of 23 images, toy test, float64)" in str(result)
+    assert "(23 images, toy test" in str(evaluate(model, packed, subset=np.arange(23)[::-1]))
+    assert "(23 of 23 images," in str(evaluate(model, packed, subset=[5] * 23))
+    with pytest.raises(DataError, match=r"not an array of shape \(23,\) of bool"):
+        evaluate(model, packed, subset=np.arange(23) == 5)
     first = evaluate(model, packed, subset=np.arange(1))
     assert first.standard_error is None
     assert re.fullmatch(r"\d\.\d{4} bits/dim \(first 1 of 23 images, .*\)", str(first))
@@ -272,9 +277,21 @@ def test_another_batch_size_may_go_on_where_one_stopped(packed_for, tmp_path, mo
     np.testing.assert_allclose(result.bits, evaluate(model, packed).bits, rtol=0, atol=1e-9)
 
 
+def test_a_precision_that_it_is_not_computed_in_is_refused(packed_for):
+    found = VARIANTS["2d"]
+    model, packed = tiny_model(found), packed_for(found)
+    with pytest.raises(ConfigError, match="'float16': use one of float32, bfloat16"):
+        evaluate(model, packed, precision="float16")
+    with pytest.raises(ConfigError, match="kept in float64, not to be computed in bfloat16"):
+        evaluate(model, packed, precision="bfloat16")
+    with pytest.raises(ConfigError, match=r"batch is 2\.5: use whole numbers"):
+        evaluate(model, packed, batch=2.5)
+    assert json.dumps(evaluate(model, packed, batch=np.int64(3)).to_json())
+
+
 def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path, monkeypatch):
     found = VARIANTS["2d-channels"]
-    model, packed = tiny_model(found), packed_for(found)
+    model, packed = tiny_model(found).float(), packed_for(found)
     partial = tmp_path / "partial"
     interrupt(model, packed, partial, 10, monkeypatch, batch=5)
     kept = partial.read_bytes()
@@ -285,10 +302,11 @@ def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path,
         ("with model ", (tiny_model(found, seed=1), packed), {}),
         ("with data ", (model, changed), {}),
         ("with subset ", (model, packed), {"subset": np.arange(22)}),
-        ("with precision float64, not bfloat16", (model, packed), {"precision": "bfloat16"}),
+        ("with subset ", (model, packed), {"subset": [3]}),
+        ("with precision float32, not bfloat16", (model, packed), {"precision": "bfloat16"}),
     ):
         with pytest.raises(DataError, match=f"partial: is part of an evaluation {message}"):
-            evaluate(*args, resume=partial, **how)
+            evaluate(*args, resume=str(partial), **how)
         assert partial.read_bytes() == kept
     partial.write_bytes(kept[:-40])
     with pytest.raises(DataError, match="is no part of an evaluation"):

@@ -39,6 +39,14 @@ def test_given_elements_are_not_predicted(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+def test_no_examples_have_no_logits(name):
+    found = VARIANTS[name]
+    x, label, context = random_input(found, 1)
+    none = (None if value is None else value[:0] for value in (x, label, context))
+    assert tiny_model(found)(*none).shape == (0, *found.axes, found.channels, found.values)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
 def test_examples_of_a_batch_do_not_see_each_other(name):
     found = VARIANTS[name]
     model = tiny_model(found)

@@ -119,6 +119,43 @@ def test_one_label_and_one_context_serve_all():
     assert torch.equal(one, each)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_integers_of_any_type(dtype):
+    found = VARIANTS["2d-labels"]
+    model, label = tiny_model(found), torch.tensor([1, 0, 1])
+    for method in ("cached", "semi-parallel", "naive"):
+        drawn = draw(model, 3, label=label.to(dtype), method=method)
+        assert torch.equal(drawn, draw(model, 3, label=label, method=method))
+
+
+@pytest.mark.parametrize("name", ["2d-channels", "2d-lstm"])
+def test_autocast_around_it_changes_no_picture(name):
+    model = tiny_model(VARIANTS[name]).float()
+    wanted = draw(model, 3)
+    for method in ("cached", "semi-parallel", "naive"):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(draw(model, 3, method=method), wanted)
+
+
+@pytest.mark.parametrize("place", ["outer_decoders.0.1.mlp_in", "inner_decoder.0.attention.to_qkv"])
+@pytest.mark.parametrize("change", ["hook", "exchange", "norm"])
+def test_layers_that_the_caches_would_not_run_are_refused_there_and_run_elsewhere(place, change):
+    model = tiny_model(VARIANTS["2d"])
+    before = draw(model, 8)
+    layer = model.get_submodule(place)
+    if change == "hook":
+        layer.register_forward_hook(lambda module, args, out: -out)
+    elif change == "norm":
+        model.norm.register_forward_pre_hook(lambda module, args: -args[0])
+    else:
+        other = type("Adapted", (torch.nn.Linear,), {"forward": lambda self, x: -x @ self.weight.T})
+        layer.__class__ = other
+    with pytest.raises(AxialError, match=r'was exchanged or has hooks.*method="semi-parallel"'):
+        draw(model, 8)
+    drawn = draw(model, 8, method="semi-parallel")
+    assert torch.equal(drawn, draw(model, 8, method="naive")) and not torch.equal(drawn, before)
+
+
 def test_candidates_are_compared_in_double_precision():
     found = config((2, 2))
     model = tiny_model(found, dtype=torch.float32)
@@ -272,6 +309,7 @@ def test_what_is_no_tensor_is_refused_by_its_name(monkeypatch):
     for message, call in {
         "x is a ndarray": lambda: picture(x),
         "label is a list": lambda: clip(clips, [0]),
+        "channel is a int": lambda: picture.channel_logits(BLANK + 1, 0),
         "context is a list": lambda: picture(BLANK + 1, context=[0.0]),
         "given is a ndarray": lambda: draw(picture, 3, given=x),
         "noise is a list": lambda: draw(picture, 3, noise=[0.0]),

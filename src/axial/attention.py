@@ -200,12 +200,15 @@ class AxialAttention(nn.Module):
 
     def _is_short(self, x: Tensor) -> bool:
         """Whether line_attention.py serves lines and heads of this size, past a plain `to_qkv`."""
-        return _is_plain(self.to_qkv) and serves(
+        return is_plain(self.to_qkv) and serves(
             x, x.shape[1 + self.axis], self.to_out.in_features // self.heads
         )
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features
+        for name, value in (("x", x), ("memory", memory)):
+            if value is not None and not isinstance(value, Tensor):
+                raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
         if x.ndim < dim + 2 or x.shape[-1] != width or not x.is_floating_point():
             raise InputError(
                 f"attention along axis {self.axis} got shape {tuple(x.shape)} of {x.dtype}: give "
@@ -227,15 +230,15 @@ class AxialAttention(nn.Module):
             raise InputError(f"memory is {memory.dtype} and x is {x.dtype}: give both in one type")
 
 
-def _is_plain(linear: nn.Linear) -> bool:
-    """Whether a dense layer is its arithmetic and no more: nobody exchanged or hooked it."""
+def is_plain(layer: nn.Linear | nn.LayerNorm) -> bool:
+    """Whether a layer is its arithmetic and no more: nobody exchanged or hooked it."""
     hooks = (
-        linear._forward_hooks,
-        linear._forward_pre_hooks,
-        linear._backward_hooks,
-        linear._backward_pre_hooks,
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
     )
-    return type(linear) is nn.Linear and linear.bias is not None and not any(hooks)
+    return type(layer) in (nn.Linear, nn.LayerNorm) and layer.bias is not None and not any(hooks)
 
 
 def _attend(
@@ -244,7 +247,8 @@ def _attend(
     """`scaled_dot_product_attention` in calls small enough for every backend."""
     how: dict[str, Any] = {"dropout": dropout, "scale": scale}
     for dim in (0, 1):
-        if q.shape[dim] > MOST_LINES:
+        # A size that is left open in `torch.export` must not decide anything.
+        if not torch.compiler.is_exporting() and q.shape[dim] > MOST_LINES:
             parts = zip(*(torch.split(t, MOST_LINES, dim) for t in (q, k, v)), strict=True)
             return torch.cat([_attend(*part, causal=causal, **how) for part in parts], dim)
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout, scale=scale)

@@ -71,7 +71,7 @@ class TrainingBatches:
         self.seed = seed
         self.flip = flip
         self._mine = slice(rank * batch // ranks, (rank + 1) * batch // ranks)
-        self._subset = _examples(packed, subset)
+        self._subset = examples_of(packed, subset)
         self._orders: dict[int, Indices] = {}
 
     @property
@@ -121,7 +121,7 @@ class EvaluationBatches:
         self.packed = packed
         self.batch = batch
         self._mine = slice(rank * batch // ranks, (rank + 1) * batch // ranks)
-        self._subset = _examples(packed, subset)
+        self._subset = examples_of(packed, subset)
 
     def __len__(self) -> int:
         return -(-len(self._subset) // self.batch)
@@ -247,10 +247,19 @@ def _ahead(at: Callable[[int], Batch], first: int, end: int | None) -> _Stream:
         thread.join()
 
 
-def _examples(packed: Packed, subset: Sequence[int] | Indices | None) -> Indices:
-    indices = np.arange(len(packed)) if subset is None else np.asarray(subset, np.int64)
-    if not len(indices):
+def examples_of(packed: Packed, subset: Sequence[int] | Indices | None) -> Indices:
+    """The numbers of a subset's examples, of all of them without one; refused if they are none."""
+    if subset is None:
+        subset = range(len(packed))
+    indices = np.asarray(subset)
+    if not indices.size:
         raise DataError(f"{packed.path}: no examples to make batches of")
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise DataError(
+            f"{packed.path}: a subset is a list of the numbers of its examples, not an array of "
+            f"shape {indices.shape} of {indices.dtype}; numpy.flatnonzero makes one of a mask"
+        )
+    indices = indices.astype(np.int64)
     if not 0 <= indices.min() <= indices.max() < len(packed):
         raise DataError(f"{packed.path}: has {len(packed)} examples, not all of the subset's")
     return indices

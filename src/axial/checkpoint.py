@@ -39,7 +39,7 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
     A new folder appears in one step. In an existing one, exchanging the weights is that step;
     should the process die right after it, `load` finds the new configuration beside them.
     """
-    folder = Path(folder)
+    folder, model = Path(folder), _uncompiled(model)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     mark = _fingerprint(model.config, weights)
     config = {"format": FORMAT, "fingerprint": mark, "model": model.config.to_json()}
@@ -97,7 +97,12 @@ def is_model(folder: Path) -> bool:
 
 def fingerprint(model: AxialTransformer) -> str:
     """SHA-256 of configuration and weights: equal if and only if the models are."""
-    return _fingerprint(model.config, model.state_dict())
+    return _fingerprint(model.config, _uncompiled(model).state_dict())
+
+
+def _uncompiled(model: AxialTransformer) -> AxialTransformer:
+    """What `torch.compile` was given, where it was: only that calls its weights by their names."""
+    return getattr(model, "_orig_mod", model)
 
 
 def _placed(

@@ -187,6 +187,8 @@ class ModelConfig:
             raise ConfigError("axes is empty: name the length of at least one axis, as in (32, 32)")
         _check_choices(self, inner=get_args(Inner), channel_mode=get_args(ChannelMode))
         check_heads(self.width, self.heads)
+        if self.values > MOST_VALUES:
+            raise ConfigError(f"values is {self.values}: use at most {MOST_VALUES}")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout!r}: use a number from 0 up to below 1")
         if self.frames is not None and self.channels % self.frames:

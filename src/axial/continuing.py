@@ -47,11 +47,11 @@ def continue_(
         missing = blank(len(originals) * how.count, task.result)
         output.check_size(task.shown(originals, known.numpy(), missing))
         if what.candidates == 1 and team.main and not task.exact:
-            print(
-                "what is kept of later channels is forced on what is drawn before it: not the "
-                "exact conditional; --candidates K comes nearer as K grows",
-                file=sys.stderr,
-            )
+            line = "what is kept of later channels is forced on what is drawn before it: not the "
+            line += "exact conditional"
+            if studio.model.config.channel_mode != "columns":
+                line += "; --candidates K comes nearer as K grows"
+            print(line, file=sys.stderr)
 
         def run(first: int, count: int, finished: Callable[[Tensor], None]) -> Tensor:
             number = torch.arange(first, first + count)
@@ -66,7 +66,9 @@ def continue_(
         versions = 1 if task.exact else what.candidates
         x = studio.shared(len(originals) * how.count, run, growing, task.lines, versions)
         if team.main:
-            about = studio.about() | {"source": source} | asdict(what)
+            told = {name: getattr(reading, name) for name in reading.given}
+            data = {"source": source, "reading": told, "data": packed.description.sha256}
+            about = studio.about() | data | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))
             examples = f"{len(originals)} example{'s' * (len(originals) > 1)}"
             print(f"{out}: {examples}, {how.count} continuation{'s' * (how.count > 1)} of each")

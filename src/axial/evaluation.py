@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -22,12 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from axial.batches import Batch, EvaluationBatches, Indices
+from axial.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.checkpoint import Weights, fingerprint
-from axial.config import ModelConfig, Precision
+from axial.config import ModelConfig, Precision, as_integer
 from axial.data import Description, Packed
 from axial.disk import errors_of, replacing, write_text
-from axial.errors import DataError
+from axial.errors import ConfigError, DataError
 from axial.fitting import as_modelled
 from axial.likelihood import element_bits, planes_at_once
 from axial.model import AxialTransformer
@@ -121,7 +121,7 @@ class Evaluation:
         count, available = len(self.bits), self.data.count
         cut = "first " * self.data.beginning
         every = f"{available:,} {self.kind}{'s' * (available > 1)}"
-        if count == available:
+        if np.array_equal(np.sort(self.index), np.arange(available)):
             return f"{cut}{every}"
         first = "first " if np.array_equal(self.index, np.arange(count)) else ""
         return f"{first}{count:,} of {'the ' * bool(cut)}{cut}{every}"
@@ -150,15 +150,23 @@ def evaluate(
     """
     packed = as_modelled(packed, model.config)
     ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
-    index = np.arange(len(packed)) if subset is None else np.asarray(subset, np.int64)
+    index = examples_of(packed, subset)
+    if precision not in get_args(Precision):
+        raise ConfigError(
+            f"precision is {precision!r}: use one of {', '.join(get_args(Precision))}"
+        )
+    if batch is not None:
+        batch = as_integer("batch", batch, at_least=1)
     mark = fingerprint(model) if identify or resume else None
     if identify:
         packed.check()
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    if (dtype, precision) == ("float64", "bfloat16"):
+        raise ConfigError("this model is kept in float64, not to be computed in bfloat16")
     computed = dtype if precision == "float32" else precision
     work = _Work(packed, index, model.config, ranks, batch)
     if resume:
-        work.partial = _Partial(resume, _key(str(mark), packed, index, computed))
+        work.partial = _Partial(Path(resume), _key(str(mark), packed, index, computed))
     with _exactly(ranks.device, precision):
         table = work.score(model, progress or (lambda done: None))
     return Evaluation(
@@ -264,19 +272,24 @@ class _Partial:
         try:
             with safe_open(self.path, "numpy") as file:
                 key, table = file.metadata() or {}, file.get_tensor("table")
-            if table.dtype != np.float64 or table.shape != (min(len(table), shape[0]), shape[1]):
-                raise ValueError(f"{table.dtype} {table.shape}")
+            if not self.key.keys() <= key.keys():
+                raise ValueError("it does not say of which")
         except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise DataError(
-                f"{self.path}: is no part of an evaluation ({error}); remove it or use another file"
-            ) from error
+            raise self._foreign(error) from error
         for name, wanted in self.key.items():
             if key.get(name) != wanted:
                 raise DataError(
                     f"{self.path}: is part of an evaluation with {name} {key.get(name, '')[:8]}, "
                     f"not {wanted[:8]}; remove it or use another file"
                 )
+        if table.dtype != np.float64 or table.shape != (min(len(table), shape[0]), shape[1]):
+            raise self._foreign(f"{table.dtype} {table.shape}")
         return table
+
+    def _foreign(self, why: object) -> DataError:
+        return DataError(
+            f"{self.path}: is no part of an evaluation ({why}); remove it or use another file"
+        )
 
     def write(self, table: NDArray[np.float64]) -> None:
         """Put a new file in the place of the old one, whole."""

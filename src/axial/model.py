@@ -208,6 +208,7 @@ class AxialTransformer(nn.Module):
         """
         if not checked:
             self.check(x, label, context)
+            check_tensors(channel=channel)
             _check_one_each("channel", channel, x)
             first = self.config.given_channels
             check_integers("channel", channel, at_least=first, below=self.config.channels)
@@ -281,7 +282,8 @@ class AxialTransformer(nn.Module):
             told = stack_context(told, self.config)
         if label is not None and self.label_embedding is not None:
             embedded = self.label_embedding(label)
-            embedded = embedded.view(label.shape[0], *(1,) * len(self.config.axes), -1)
+            ones = (1,) * len(self.config.axes)
+            embedded = embedded.view(label.shape[0], *ones, self.config.width)
             told = embedded if told is None else embedded + told
         if self.encoder is None:
             return told

@@ -65,6 +65,8 @@ class Output:
             if self.kind:
                 check_place(path)
                 check_place(record_path(path))
+            elif path.resolve() == Path.cwd():
+                raise DataError(f"{path}: is where you are, and cannot be replaced; name a new one")
             elif not _is_free(path):
                 raise DataError(f"{path}: is there, and not empty; name a new one")
             else:
@@ -118,6 +120,8 @@ class Output:
             )
         if self.kind in (".gif", ".mp4") and self.shape.window is None:
             raise DataError(f"{self.path}: holds video, and these do not move; use .png or .npy")
+        if self.kind == ".mp4":
+            _av()
 
     def _moments(self, x: Array) -> list[Array]:
         """One frame of each clip, again and again."""
@@ -149,10 +153,7 @@ def _check_size(path: Path, size: tuple[int, int]) -> None:
 
 
 def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
-    try:
-        import av
-    except ImportError as error:
-        raise DataError(".mp4 needs PyAV; pip install axial-transformers[video]") from error
+    av = _av()
     height, width = (size + size % 2 for size in frames[0].shape[:2])
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=round(1000 / _MILLISECONDS))
@@ -167,6 +168,14 @@ def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
 
 def _as_text(about: dict[str, Any]) -> str:
     return json.dumps(about, indent=2) + "\n"
+
+
+def _av() -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise DataError(".mp4 needs PyAV; pip install axial-transformers[video]") from error
+    return av
 
 
 def _is_free(folder: Path) -> bool:

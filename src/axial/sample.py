@@ -64,6 +64,7 @@ def draw(
     x = begun(model, count, given).to(device)
     label, context = for_all(label, count), for_all(context, count)
     model.check(x.clamp(min=0), label, context)
+    label = None if label is None else label.long()
     wide = (count, *config.axes, config.channels, config.values)
     check_tensors(noise=noise)
     if noise is not None and (noise.shape != wide or not noise.is_floating_point()):
@@ -92,7 +93,11 @@ def draw(
 
         choose = GumbelMax(noise_of, device)
         # Graphs and kernels go to the current device, whichever the model is on.
-        with evaluating(model), torch.cuda.device(device if device.type == "cuda" else -1):
+        with (
+            evaluating(model),
+            torch.autocast(device.type, enabled=False),  # the precision is the model's own
+            torch.cuda.device(device if device.type == "cuda" else -1),
+        ):
             _METHODS[method](model, x[rows], choose, *told, caches=caches, finished=tell)
         if not choose.finite:
             raise InputError(
