@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 from small_runs import ALONE, COMMON, STEPS, command, fails, plan
+from test_data import FACTS
 
 import axial
-from axial import ConfigError, DataError
-from axial.begin import _create, begin
+from axial import ConfigError, DataError, InputError
+from axial.begin import _create, begin, open_again
 from axial.cli import main
+from axial.config import Sizes
+from axial.data import PackedWriter
 from axial.packing import pack
 from axial.presets import PRESETS
 from axial.ranks import Ranks
@@ -225,6 +228,32 @@ def test_labels_are_used_unless_told(tmp_path, alone):
     assert axial.load(alone).config.classes == 10
     run, _ = begin(plan(labels=False), tmp_path / "run", ALONE)
     assert run.about["model"]["classes"] == 0
+
+
+def test_classes_of_a_model_to_tune_are_matched_by_name(tmp_path):
+    x = formats.pictures(16, 8)
+    sources = {}
+    for source, order in {"one": "ab", "other": "ba", "some": "b", "new": "bc"}.items():
+        label = np.arange(16) // 8 % len(order)
+        with PackedWriter(tmp_path / f"{source}.npy") as writer:
+            writer.append(x)
+            writer.finish(label, len(order), tuple(order), **FACTS | {"values": 256})
+        sources[source] = str(tmp_path / f"{source}.npy")
+    sizes = Sizes(width=8, heads=2)
+    small = replace(plan(steps=1, validation=0), preset="small", sizes=sizes)
+    run, packed = begin(replace(small, data=sources["one"]), tmp_path / "run", ALONE)
+    train(run, packed, ALONE)
+    tuned = replace(small, init=run.folder, sizes=Sizes())
+    for source, wanted in {"other": 1 - packed.labels, "some": np.ones(16)}.items():
+        out = tmp_path / f"{source}-run"
+        found, again = begin(replace(tuned, data=sources[source]), out, ALONE)
+        assert np.array_equal(again.labels, wanted) and found.about["data"]["names"] == ["a", "b"]
+        train(found, again, ALONE)
+        assert np.array_equal(open_again(Run(out)).labels, wanted)
+    with pytest.raises(
+        InputError, match="has the class 'c', but the model was trained on 'a', 'b'"
+    ):
+        begin(replace(tuned, data=sources["new"]), tmp_path / "no", ALONE)
 
 
 def test_a_run_knows_what_its_classes_are_called(tmp_path):

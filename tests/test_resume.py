@@ -94,6 +94,53 @@ def test_shards_find_the_same_and_go_on_whole(tmp_path, exact):
     np.testing.assert_allclose(losses(folder), losses(exact), rtol=0, atol=1e-5)
 
 
+RANKS_AND_DISK = """
+import os, sys, time
+import axial.train
+from axial.cli import main
+from axial.errors import CheckpointError
+
+def slow(model, folder):
+    time.sleep(1)
+    save(model, folder)
+
+def full(model, folder):
+    raise CheckpointError(f"{folder}: is full")
+
+save, axial.train.save = axial.train.save, DISK
+main(sys.argv[1:])
+os._exit(0)  # as `python -m axial` does
+"""
+
+
+def with_disk(disk, folder, *flags):
+    """Train on two ranks in shards, the only score and model at the last step."""
+    script = folder.with_suffix(".py")
+    script.write_text(RANKS_AND_DISK.replace("DISK", disk))
+    start = ["timeout", "120", *command(ranks=2)[:-2], str(script)]
+    args = ["train", "digits", "--out", folder, *COMMON, "--steps", 3, "--parallel", "fsdp", *flags]
+    return subprocess.run(
+        [*start, *map(str, args)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_ranks_agree_on_what_is_on_a_slow_disk(tmp_path):
+    done = with_disk("slow", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/samples.png").exists()
+
+
+def test_a_disk_that_is_full_for_the_main_rank_ends_all_with_one_line(tmp_path):
+    done = with_disk("full", tmp_path / "run", "--validate-every", 1, "--save-every", 1)
+    assert done.returncode == 1
+    assert "[rank" not in done.stderr and done.stderr.count("is full") == 1
+    assert f"`axial train --resume {tmp_path / 'run'}` goes on from there" in done.stderr
+
+
 @pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_being_asked_to_end_saves_first(tmp_path, number, status):
     folder = tmp_path / "run"
@@ -187,7 +234,9 @@ def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, monkeypatch):
     main(["train", "small", "--data", "mine.npy", "--out", "run", *sizes])
     main(["train", "small", "--data", "mine.npy", "--resume", "run"])
     np.save(tmp_path / "other.npy", np.zeros((40, 4, 4), int))
-    assert "is not there; give --data" in fails("train", "--data", "other.npy", "--resume", "run")
+    assert "is no packed array; give --data" in fails(
+        "train", "--data", "other.npy", "--resume", "run"
+    )
 
 
 def test_the_seconds_of_a_run_that_goes_on_are_added_up(tmp_path):

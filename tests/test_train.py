@@ -1,6 +1,8 @@
 """A run learns, leaves what it promises, and says what went wrong."""
 
+import errno
 import math
+import os
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,7 +15,7 @@ from axial import TrainConfig
 from axial.batches import split
 from axial.begin import begin
 from axial.cli import main
-from axial.errors import TrainingError
+from axial.errors import CheckpointError, TrainingError
 from axial.evaluation import evaluate
 from axial.ranks import Ranks
 from axial.readings import Readings
@@ -149,7 +151,42 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_leaves_a_good_checkpoint(
     state, tensors = run.newest()
     assert state["step"] == 4
     assert all(tensor.isfinite().all() for tensor in tensors.values())
+    with (
+        not_finite_at(1),  # the fifth, from where it goes on
+        pytest.raises(TrainingError, match="not finite at step 5, 2 in a row"),
+    ):
+        train(run, packed, ALONE)
     assert train(run, packed, ALONE).step == 6
+
+
+def test_a_model_that_cannot_be_written_ends_the_run_and_says_what_there_is(tmp_path, monkeypatch):
+    run, packed = begin(plan(validate_every=2), tmp_path / "run", ALONE)
+
+    def full(model, folder):
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise CheckpointError(f"{folder}: cannot be written ({error})") from error
+
+    def second(model, folder):
+        monkeypatch.setattr("axial.train.save", full)
+        axial.save(model, folder)
+
+    monkeypatch.setattr("axial.train.save", second)
+    with pytest.raises(CheckpointError) as caught:
+        train(run, packed, ALONE)
+    wanted = (
+        f"(No space left on device); step-00000002 is whole, `axial train --resume {run.folder}"
+    )
+    assert wanted in str(caught.value)
+
+
+def test_best_weights_that_are_gone_are_not_reported(tmp_path, capsys):
+    run, packed = begin(plan(validate_every=2), tmp_path / "run", ALONE)
+    train(run, packed, ALONE)
+    (run.folder / "model.safetensors").unlink()
+    outcome = train(run, packed, ALONE)
+    assert (outcome.best, outcome.best_step, outcome.step) == (None, None, 6)
+    assert "the best weights, of step 6, are gone; the last ones stay" in capsys.readouterr().err
+    assert axial.load(run.folder)
 
 
 def test_the_best_weights_stay_when_later_ones_are_worse_and_after_going_on(tmp_path):

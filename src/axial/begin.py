@@ -17,7 +17,7 @@ from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
 from axial.data import Packed, is_packed, open_packed
 from axial.disk import LOCK, claimed, folders_above, unfinished
 from axial.errors import ConfigError, DataError
-from axial.fitting import as_modelled
+from axial.fitting import as_modelled, class_names, renumbered
 from axial.packing import open_data
 from axial.presets import PRESETS
 from axial.ranks import Ranks
@@ -119,10 +119,11 @@ def open_again(run: Run, data: str | None = None) -> Packed:
         data = None  # what the run was started with: its own array is made of that
     path = Path(data) if data else run.folder / about["file"]  # an absolute path stays so
     if not is_packed(path):
-        raise DataError(
-            f"{path}: the data of this run is not there; give --data, the same array elsewhere"
-        )
+        what = "is no packed array" if path.exists() else "the data of this run is not there"
+        raise DataError(f"{path}: {what}; give --data, the same array elsewhere")
     packed = open_packed(path, stack_frames=about["stack_frames"])
+    if about.get("names"):  # those of the model that it started from, if it did
+        packed = renumbered(packed, tuple(about["names"]))
     for name, found in _identity(packed).items():
         if about[name] != found:
             raise DataError(
@@ -185,7 +186,7 @@ def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, A
             )
         start = {"folder": _place(plan.init), "fingerprint": fingerprint(model)}
         config = replace(model.config, **plan.sizes.given)
-        return config, as_modelled(packed, config), start
+        return config, as_modelled(packed, config, class_names(plan.init)), start
     shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
     recipe: Recipe = PRESETS[plan.preset](shape)
     return plan.sizes.applied(recipe.model), packed, None

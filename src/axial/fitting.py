@@ -71,7 +71,7 @@ def _fitted(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
             f"{_words(wanted)}; {_cure(about.shape, wanted)}"
         )
     if wanted.classes and names:
-        packed = _renumbered(packed, names)
+        packed = renumbered(packed, names)
         shape = packed.shape
     if wanted.classes and shape.classes != wanted.classes:
         found = f"{shape.classes} classes" if shape.classes else "no labels"
@@ -82,7 +82,7 @@ def _fitted(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
     return packed
 
 
-def _renumbered(packed: Packed, names: tuple[str, ...]) -> Packed:
+def renumbered(packed: Packed, names: tuple[str, ...]) -> Packed:
     """The data with labels that count these names, if its own are among them."""
     own = packed.description.labels
     if packed.labels is None or own is None or own.names in (None, names):

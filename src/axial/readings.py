@@ -31,12 +31,14 @@ class Means:
 class Readings:
     """Losses and gradient lengths of the last steps, read all at once: waiting costs time."""
 
-    def __init__(self, first: int, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(
+        self, first: int, config: TrainConfig, ranks: Ranks, bad_in_a_row: int = 0
+    ) -> None:
         self._done = first
         self._allowed = config.bad_steps
         self._ranks = ranks
         self._waiting: list[Tensor] = []
-        self._bad_in_a_row = 0
+        self.bad_in_a_row = bad_in_a_row
 
     def add(self, reading: Tensor) -> None:
         """Keep the loss and the gradient's length of one more step."""
@@ -51,14 +53,14 @@ class Readings:
         for step, (loss, norm) in enumerate(found.tolist(), first + 1):
             if math.isfinite(norm):  # what the update itself goes by
                 good.append((loss, norm))
-                self._bad_in_a_row = 0
+                self.bad_in_a_row = 0
                 continue
             skipped.append(step)
-            self._bad_in_a_row += 1
-            if self._bad_in_a_row > self._allowed:
+            self.bad_in_a_row += 1
+            if self.bad_in_a_row > self._allowed:
                 raise TrainingError(
                     f"the loss or its gradient is not finite at step {step:,}, "
-                    f"{self._bad_in_a_row} in a row; they changed no weights: start anew with a "
+                    f"{self.bad_in_a_row} in a row; they changed no weights: start anew with a "
                     f"lower --learning-rate, or look at the data"
                 )
         loss, norm = map(statistics.fmean, zip(*(good or [(math.nan, math.nan)]), strict=True))

@@ -114,7 +114,7 @@ class Run:
             shutil.rmtree(scratch, ignore_errors=True)
             raise self.unwritable(final, error) from error
 
-    def unwritable(self, path: Path, error: Exception) -> CheckpointError:
+    def unwritable(self, path: Path, error: BaseException) -> CheckpointError:
         """What to say where the disk refuses: which file, and what is left to go on from."""
         if not self.exists(self.folder):
             return self._gone
@@ -213,8 +213,9 @@ class Writer:
             self.wait()
 
     def do(self, write: Callable[..., None], *args: Any, **how: Any) -> None:
-        """Write as soon as what came before is written; its error, if any, is raised here."""
-        self.wait()
+        """Write as soon as what came before is written; not if that failed, which `wait` tells."""
+        if self._last and self._last.exception() is not None:
+            return
         self._last = self._pool.submit(write, *args, **how)
 
     @property

@@ -139,13 +139,14 @@ class _Loop:
         self.kept, self.held_out = split(len(packed), count, self.config.hold_out)
         self.step = 0
         self.state: dict[str, Any] = {"best": None, "best_step": None, "skipped": 0, "seconds": 0.0}
+        self.state["bad_in_a_row"] = 0
         found = run.newest()
         model = self._new_model() if found is None else _empty_model(self.model_config)
         self.trainer = Trainer(model, self.config, ranks, parallel=parallel)
         if found is not None:
             self._go_on(*found)
         self.began = time.monotonic() - self.state["seconds"]
-        self.readings = Readings(self.step, self.config, ranks)
+        self.readings = Readings(self.step, self.config, ranks, self.state["bad_in_a_row"])
         self.signal: int | None = None
 
     @property
@@ -176,6 +177,7 @@ class _Loop:
         try:
             self.trainer.load_state(tensors)
             self.step = state["step"]
+            state = {"bad_in_a_row": 0} | state  # older runs did not keep it
             self.state = {name: state[name] for name in self.state}
         except (CheckpointError, KeyError) as error:
             raise CheckpointError(
@@ -202,7 +204,7 @@ class _Loop:
                 self.signal = self._agreed(asked)
                 if self._look():
                     self.pace.restart(self.step)
-        self.writer.wait()
+        self.ranks.by_main(self.writer.wait)
 
     def _agreed(self, asked: list[int]) -> int | None:
         """The signal that any rank was sent; if nothing more can be saved, all end."""
@@ -237,6 +239,7 @@ class _Loop:
             self.watch.record(step, skipped=True)
             self.watch.say(f"step {step:,}: the loss or its gradient is not finite; skipped")
         self.state["skipped"] += len(found.skipped)
+        self.state["bad_in_a_row"] = self.readings.bad_in_a_row
         self.state["seconds"] = round(time.monotonic() - self.began, 3)
         rate = self.config.rate_at(self.step - 1)
         facts = {"loss": found.loss, "norm": found.norm, "learning_rate": rate, **speed}
@@ -269,8 +272,7 @@ class _Loop:
         if self.ranks.main:
             weights = {name: w.to("cpu", copy=True) for name, w in model.state_dict().items()}
             snapshot = AxialTransformer.from_weights(self.model_config, weights)
-            self.run.check_there()
-            self.writer.do(save, snapshot, self.run.folder)
+            self.writer.do(_write_model, self.run, snapshot)
 
     def _save(self) -> None:
         tensors = self.trainer.state()
@@ -294,13 +296,25 @@ class _Loop:
 
     def finish(self) -> None:
         """Leave a model, its samples and its curve."""
-        if self.state["best"] is None or not is_model(self.run.folder):
+        best = self.state["best_step"]
+        missing = best is None or not is_model(self.run.folder)
+        if self.ranks.any(self.ranks.main and missing):  # others may see the disk otherwise
+            if best is not None:
+                self.watch.say(f"the best weights, of step {best:,}, are gone; the last ones stay")
+                self.state |= {"best": None, "best_step": None}
             self._export(self.trainer.averaged())
-            self.writer.wait()
-        self.ranks.wait()
+        self.ranks.by_main(self.writer.wait)
         self._sample(load(self.run.folder, device=self.ranks.device), Path("samples.png"))
         if self.ranks.main and not write_curve(self.run.folder / "curve.png", self.run.log()):
             self.watch.say("no curve.png: pip install axial-transformers[plots]")
+
+
+def _write_model(run: Run, model: AxialTransformer) -> None:
+    run.check_there()
+    try:
+        save(model, run.folder)
+    except CheckpointError as error:
+        raise run.unwritable(run.folder, error.__cause__ or error) from error
 
 
 def draw_some(model: AxialTransformer, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
