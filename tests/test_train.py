@@ -3,12 +3,14 @@
 import errno
 import math
 import os
+import signal
+import subprocess
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-from small_runs import ALONE, TINY, fails, losses, plan
+from small_runs import ALONE, TINY, command, fails, losses, plan
 
 import axial
 from axial import TrainConfig
@@ -22,6 +24,7 @@ from axial.readings import Readings
 from axial.runs import Run
 from axial.train import draw_some, train
 from axial.trainer import SliceBits
+from axial.watch import Watch
 
 
 def test_a_run_leaves_a_model_samples_a_curve_and_a_log(alone, capsys):
@@ -177,6 +180,44 @@ def test_a_model_that_cannot_be_written_ends_the_run_and_says_what_there_is(tmp_
         f"(No space left on device); step-00000002 is whole, `axial train --resume {run.folder}"
     )
     assert wanted in str(caught.value)
+
+
+def test_where_nothing_can_be_compiled_that_is_said(tmp_path):
+    args = ["train", "digits", "--out", tmp_path / "run", *TINY, "--steps", 2, "--compile", "True"]
+    done = subprocess.run(
+        command(*args),
+        env=os.environ
+        | {"CXX": "nosuch", "PATH": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "the model cannot be compiled here (" in done.stderr.splitlines()[-1]
+    assert done.stderr.endswith("; start anew with --compile False\n")
+
+
+def test_a_sheet_of_samples_that_a_signal_prevented_is_drawn_on_going_on(tmp_path, monkeypatch):
+    chosen = plan(sample_every=2, log_every=1)
+    run, packed = begin(chosen, tmp_path / "run", ALONE)
+    record = Watch.record
+
+    def asked(self, step, **facts):
+        record(self, step, **facts)
+        if step == 3:  # the next step sees it
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watch, "record", asked)
+        assert train(run, packed, ALONE).signal == signal.SIGTERM
+    assert train(run, packed, ALONE).step == 6
+    whole, again = begin(chosen, tmp_path / "whole", ALONE)
+    train(whole, again, ALONE)
+    sheets = [sorted((one.folder / "samples").iterdir()) for one in (run, whole)]
+    assert [[path.name for path in each] for each in sheets] == [
+        ["step-00000002.png", "step-00000004.png"]
+    ] * 2
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*sheets, strict=True))
 
 
 def test_best_weights_that_are_gone_are_not_reported(tmp_path, capsys):

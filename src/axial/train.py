@@ -88,6 +88,12 @@ def train(
     except OSError as error:
         raise run.unwritable(run.folder, error) from error
     except (MemoryError, RuntimeError) as error:
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            reason = str(error).splitlines()[0]
+            raise TrainingError(
+                f"{run.folder}: the model cannot be compiled here ({reason}); start anew with "
+                f"--compile False"
+            ) from error
         if not is_out_of_memory(error):
             raise
         raise TrainingError(
@@ -196,6 +202,10 @@ class _Loop:
             flip=config.flip,
             subset=self.kept,
         )
+        sheet = self._sheet()  # what ended the run may have come before it
+        missing = sheet is not None and not (self.run.folder / sheet).exists()
+        if self.ranks.any(self.ranks.main and missing) and sheet:
+            self._sample(self.trainer.averaged(), sheet)
         self.pace = Pace(self.model_config, config, self.ranks, self.step)
         with closing(batches.stream(self.step)) as stream:
             while self.step < config.steps and self.signal is None:
@@ -220,17 +230,23 @@ class _Loop:
         end = step == config.steps
         saves = step % config.save_every == 0 or end or self.signal is not None
         validates = (step % config.validate_every == 0 or end) and len(self.held_out) > 0
-        draws = config.sample_every > 0 and step % config.sample_every == 0 and not end
-        if not (saves or validates or draws or step % config.log_every == 0):
+        sheet = self._sheet()
+        if not (saves or validates or sheet or step % config.log_every == 0):
             return False
         self._log()
         if validates:
             self._validate()
         if saves:
             self._save()
-        if draws and self.signal is None:
-            self._sample(self.trainer.averaged(), Path("samples") / f"step-{step:08d}.png")
+        if sheet and self.signal is None:
+            self._sample(self.trainer.averaged(), sheet)
         return True
+
+    def _sheet(self) -> Path | None:
+        """Which sheet of samples is due after this step."""
+        every, step = self.config.sample_every, self.step
+        due = every > 0 and step % every == 0 and 0 < step < self.config.steps
+        return Path("samples") / f"step-{step:08d}.png" if due else None
 
     def _log(self) -> None:
         found = self.readings.read()
