@@ -78,7 +78,7 @@ class Row:
     """One run of the comparison: what it changes, and against which other row."""
 
     changes: dict[str, Any]
-    parent: str | None = FINAL
+    parent: str | None = "trapezoid"
     about: str = ""
 
 
@@ -118,7 +118,7 @@ ROWS = {
     "mlp-4": Row({"mlp_ratio": 4, "layers": (3, 3, 2)}),
     "rms-norm": Row({"norm": "rms"}),
     "smooth": Row({"embeddings": "smooth"}),
-    "final": Row(
+    "combined": Row(
         {"embeddings": "smooth", "averaged_over": 0.01},
         parent="deep-outer",
         about="what helped, together, and a shorter average",

@@ -206,9 +206,7 @@ class AxialAttention(nn.Module):
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features
-        for name, value in (("x", x), ("memory", memory)):
-            if value is not None and not isinstance(value, Tensor):
-                raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
+        check_tensors(x=x, memory=memory)
         if x.ndim < dim + 2 or x.shape[-1] != width or not x.is_floating_point():
             raise InputError(
                 f"attention along axis {self.axis} got shape {tuple(x.shape)} of {x.dtype}: give "
@@ -228,6 +226,13 @@ class AxialAttention(nn.Module):
             )
         if not memory.is_floating_point() or dense_dtype(memory) != dense_dtype(x):
             raise InputError(f"memory is {memory.dtype} and x is {x.dtype}: give both in one type")
+
+
+def check_tensors(**values: object) -> None:
+    """Refuse anything but tensors, and None where something was left out."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
 
 
 def is_plain(layer: nn.Linear | nn.LayerNorm) -> bool:

@@ -141,7 +141,7 @@ def _check_same(run: Run, plan: Plan, ranks: Ranks) -> None:
     own |= {"preset": about["preset"], "stack_frames": data["stack_frames"]}
     own["init"] = (about["init"] or {}).get("folder")
     wanted: dict[str, Any] = plan.training.to_json() | plan.sizes.given
-    wanted |= {name: getattr(plan.reading, name) for name in plan.reading.given}
+    wanted |= plan.reading.given
     wanted["preset"] = plan.preset
     if plan.stack_frames:
         wanted["stack_frames"] = True
@@ -217,7 +217,7 @@ def _about(
         "data": {
             "title": packed.description.title,
             "source": str(Path(source).resolve()) if is_path(source) else source,
-            "reading": {name: getattr(plan.reading, name) for name in plan.reading.given},
+            "reading": plan.reading.given,
             "file": str(packed.path.relative_to(out) if own else packed.path.absolute()),
             "stack_frames": packed.stack_frames,
             "examples": len(packed),

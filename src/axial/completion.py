@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Bool, Float64, Int, Shaped
 from torch import Tensor
 
+from axial.attention import check_tensors
 from axial.causal import given as always_given
 from axial.causal import order
 from axial.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError
 from axial.likelihood import planes_at_once
-from axial.model import AxialTransformer, check_tensors, evaluating
+from axial.model import AxialTransformer, evaluating
 from axial.noise import gumbel
 from axial.sample import begun, draw, for_all
 

@@ -567,9 +567,14 @@ def as_temperature(value: Any) -> float:
 
 def _check_choices(config: object, **choices: tuple[str | None, ...]) -> None:
     for name, known in choices.items():
-        if getattr(config, name) not in known:
-            shown = ", ".join(choice for choice in known if choice)
-            raise ConfigError(f"{name} is {getattr(config, name)!r}: use one of {shown}")
+        check_choice(name, getattr(config, name), known)
+
+
+def check_choice(name: str, value: object, known: Sequence[str | None]) -> None:
+    """Refuse what is none of some words."""
+    if value not in known:
+        shown = ", ".join(choice for choice in known if choice)
+        raise ConfigError(f"{name} is {value!r}: use one of {shown}")
 
 
 def _from_json(kind: type[_Config], values: Mapping[str, Any], what: str) -> _Config:

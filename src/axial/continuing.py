@@ -66,8 +66,8 @@ def continue_(
         versions = 1 if task.exact else what.candidates
         x = studio.shared(len(originals) * how.count, run, growing, task.lines, versions)
         if team.main:
-            told = {name: getattr(reading, name) for name in reading.given}
-            data = {"source": source, "reading": told, "data": packed.description.sha256}
+            data = {"source": source, "reading": reading.given}
+            data |= {"data": packed.description.sha256}
             about = studio.about() | data | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))
             examples = f"{len(originals)} example{'s' * (len(originals) > 1)}"

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from axial.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.checkpoint import Weights, fingerprint
-from axial.config import ModelConfig, Precision, as_integer
+from axial.config import ModelConfig, Precision, as_integer, check_choice
 from axial.data import Description, Packed
 from axial.disk import errors_of, replacing, write_text
 from axial.errors import ConfigError, DataError
@@ -151,10 +151,7 @@ def evaluate(
     packed = as_modelled(packed, model.config)
     ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
     index = examples_of(packed, subset)
-    if precision not in get_args(Precision):
-        raise ConfigError(
-            f"precision is {precision!r}: use one of {', '.join(get_args(Precision))}"
-        )
+    check_choice("precision", precision, get_args(Precision))
     if batch is not None:
         batch = as_integer("batch", batch, at_least=1)
     mark = fingerprint(model) if identify or resume else None

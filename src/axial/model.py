@@ -15,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from axial.attention import check_tensors
 from axial.causal import given, shift, stack, stack_context, unstack, visible
 from axial.config import ModelConfig
 from axial.errors import CheckpointError, InputError
@@ -348,13 +349,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def check_tensors(**values: object) -> None:
-    """Refuse anything but tensors, and None where something was left out."""
-    for name, value in values.items():
-        if value is not None and not isinstance(value, Tensor):
-            raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
 
 
 def check_integers(name: str, x: Tensor, *, at_least: int, below: int) -> None:

@@ -26,6 +26,7 @@ from axial.disk import (
 )
 from axial.errors import DataError
 from axial.pictures import sheet, sheet_size, write_sheet
+from axial.sources.video import pyav
 
 _MILLISECONDS = 120
 _LONGEST = {".gif": 65_535, ".mp4": 16_384}
@@ -121,7 +122,7 @@ class Output:
         if self.kind in (".gif", ".mp4") and self.shape.window is None:
             raise DataError(f"{self.path}: holds video, and these do not move; use .png or .npy")
         if self.kind == ".mp4":
-            _av()
+            pyav()
 
     def _moments(self, x: Array) -> list[Array]:
         """One frame of each clip, again and again."""
@@ -153,7 +154,7 @@ def _check_size(path: Path, size: tuple[int, int]) -> None:
 
 
 def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
-    av = _av()
+    av = pyav()
     height, width = (size + size % 2 for size in frames[0].shape[:2])
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=round(1000 / _MILLISECONDS))
@@ -168,14 +169,6 @@ def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
 
 def _as_text(about: dict[str, Any]) -> str:
     return json.dumps(about, indent=2) + "\n"
-
-
-def _av() -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise DataError(".mp4 needs PyAV; pip install axial-transformers[video]") from error
-    return av
 
 
 def _is_free(folder: Path) -> bool:

@@ -140,7 +140,7 @@ def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
     what, options = request.data, request.reading
     if what is None:
         what, own = trained_on(request.checkpoint)
-        told = {name: getattr(options, name) for name in options.given}
+        told = options.given
         options = replace(own, **({"split": None} | told))
     workers = None if team.count == 1 else 1
     return open_test(

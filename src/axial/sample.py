@@ -10,14 +10,15 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
+from axial.attention import check_tensors
 from axial.causal import given as always_given
 from axial.causal import order
-from axial.config import ModelConfig, as_integer, as_temperature
-from axial.errors import ConfigError, InputError
+from axial.config import ModelConfig, as_integer, as_temperature, check_choice
+from axial.errors import InputError
 from axial.incremental import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
 from axial.likelihood import input_bytes
 from axial.lines import sensible_threads
-from axial.model import AxialTransformer, check_integers, check_tensors, evaluating
+from axial.model import AxialTransformer, check_integers, evaluating
 from axial.noise import gumbel
 
 _WORKING_BYTES = 1 << 30
@@ -58,8 +59,7 @@ def draw(
         batch = as_integer("batch", batch, at_least=1)
     seed = as_integer("seed", seed, at_least=0, below=1 << 64)
     temperature = as_temperature(temperature)
-    if method not in list(_METHODS):
-        raise ConfigError(f"method is {method!r}: use one of {', '.join(_METHODS)}")
+    check_choice("method", method, list(_METHODS))
     config, device = model.config, next(model.parameters()).device
     x = begun(model, count, given).to(device)
     label, context = for_all(label, count), for_all(context, count)

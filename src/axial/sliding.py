@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from axial.attention import check_tensors
 from axial.causal import given as always_given
 from axial.completion import complete, kept_part
 from axial.config import ModelConfig, as_integer
 from axial.errors import ConfigError, InputError
-from axial.model import AxialTransformer, check_integers, check_tensors
+from axial.model import AxialTransformer, check_integers
 
 _NEXT_WINDOW = 1 << 40
 """From the number whose noise draws a window of a clip to that of its next window."""

@@ -144,8 +144,8 @@ class _Loop:
         count = self.config.held_out(len(packed))
         self.kept, self.held_out = split(len(packed), count, self.config.hold_out)
         self.step = 0
-        self.state: dict[str, Any] = {"best": None, "best_step": None, "skipped": 0, "seconds": 0.0}
-        self.state["bad_in_a_row"] = 0
+        self.state: dict[str, Any] = {"best": None, "best_step": None, "seconds": 0.0}
+        self.state |= {"skipped": 0, "bad_in_a_row": 0}
         found = run.newest()
         model = self._new_model() if found is None else _empty_model(self.model_config)
         self.trainer = Trainer(model, self.config, ranks, parallel=parallel)
@@ -203,8 +203,7 @@ class _Loop:
             subset=self.kept,
         )
         sheet = self._sheet()  # what ended the run may have come before it
-        missing = sheet is not None and not (self.run.folder / sheet).exists()
-        if self.ranks.any(self.ranks.main and missing) and sheet:
+        if sheet and self.ranks.any(self.ranks.main and not (self.run.folder / sheet).exists()):
             self._sample(self.trainer.averaged(), sheet)
         self.pace = Pace(self.model_config, config, self.ranks, self.step)
         with closing(batches.stream(self.step)) as stream:

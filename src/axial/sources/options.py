@@ -1,7 +1,7 @@
 """How to read a source: what a user may say on the command line; imports no numpy."""
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from axial.config import MOST_VALUES
 from axial.errors import DataError
@@ -33,9 +33,10 @@ class ClipOptions:
     """Go on after what cannot be read, and count it."""
 
     @property
-    def given(self) -> list[str]:
-        """Names of the options that differ from their defaults."""
-        return [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        every = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in every.items() if value != default}
 
     def __post_init__(self) -> None:
         for name in ("size", "frames", "values"):

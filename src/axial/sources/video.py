@@ -1,6 +1,5 @@
 """Video files through PyAV: decoded front to back, cut into clips, one clip in memory."""
 
-import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -124,7 +123,7 @@ def _clips(path: Path, options: ReadOptions) -> Iterator[Record]:
 
 def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
     """The frames of a video as arrays (h, w, c), all of one size."""
-    av = _av()
+    av = pyav()
     number, first = 0, None
     try:
         with av.open(str(path)) as container:
@@ -209,8 +208,8 @@ def _kinds(container: "InputContainer") -> str:
     return ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
 
 
-@functools.cache
-def _av() -> Any:
+def pyav() -> Any:
+    """The library that reads and writes video, which is no part of a plain installation."""
     try:
         import av
     except ImportError as error:
