@@ -51,6 +51,7 @@ them in float32.
 | test, all {examples:,} images, float32, as kept | **{bits:.4f} bits/dim** +- {error:.4f} |
 | red, green given red, blue given both | {channels} bits/dim |
 | held out, the last {held_out:,} training images | {validation:.4f} bits/dim |
+| the first {learned_from:,} that it was trained on | {learned:.4f} bits/dim |
 | seen in training | {seen:,} images: {steps:,} steps of {batch}, {epochs:.1f} times each |
 | time | {minutes:.1f} minutes on one {device}, and {compiling:.0f} s to compile (torch {torch}) |
 | fingerprint, as loaded by name | `{fingerprint}` |
@@ -126,6 +127,8 @@ def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
         channels=", ".join(f"{bits:.3f}" for bits in test["per_channel"]),
         validation=held_out["bits_per_dim"],
         held_out=held_out["examples"],
+        learned=result["learned"]["bits_per_dim"],
+        learned_from=result["learned"]["examples"],
         trained_on=trained_on,
         seen=result["examples"],
         epochs=result["examples"] / trained_on,

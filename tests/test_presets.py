@@ -60,6 +60,20 @@ def test_presets_for_any_data_fit_it(name, data):
     assert count(found) == parameters(found)
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar10-paper", "imagenet32", "small"])
+def test_one_channel_needs_no_encoder(name):
+    grey, colour = (PRESETS[name](DataShape(axes=(8, 8), channels=n)).model for n in (1, 3))
+    assert grey.encoder_layers == 0 < colour.encoder_layers
+    assert grey.decoder_layers == colour.decoder_layers
+
+
+@pytest.mark.parametrize("axes", [(7,), (3, 4, 5)], ids=str)
+@pytest.mark.parametrize("name", ["cifar10", "cifar10-paper", "imagenet32"])
+def test_presets_for_pictures_refuse_other_data_and_name_those_that_fit(name, axes):
+    with pytest.raises(ConfigError, match=f"two axes, not {len(axes)}: small, base and large fit"):
+        PRESETS[name](DataShape(axes=axes))
+
+
 def test_dropout_is_the_authors():
     dropout = {name: preset().model.dropout for name, preset in PRESETS.items()}
     assert dropout["imagenet32-released"] == 0.04 and dropout["imagenet64-released"] == 0.0

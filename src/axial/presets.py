@@ -39,13 +39,13 @@ def imagenet64_lstm(data: DataShape = _LARGE_PICTURE) -> Recipe:
 
 def imagenet32_released(data: DataShape = _PICTURE) -> Recipe:
     """The ImageNet32 model the authors released: narrower than the paper's, and deeper inside."""
-    model = _two_axes(data, width=1536, layers=(8, 8, 8), dropout=0.04)
+    model = _sized(data, width=1536, layers=(8, 8, 8), dropout=0.04)
     return Recipe(model=model, training=_authors(1e-4))
 
 
 def imagenet64_released(data: DataShape = _LARGE_PICTURE) -> Recipe:
     """The ImageNet64 model the authors released: deeper inside than the paper's."""
-    model = _two_axes(data, width=2048, layers=(8, 8, 8))
+    model = _sized(data, width=2048, layers=(8, 8, 8))
     return Recipe(model=model, training=_authors(2e-4))
 
 
@@ -64,17 +64,19 @@ def bair(data: DataShape = _VIDEO) -> Recipe:
 def cifar10(data: DataShape = _PICTURE) -> Recipe:
     """A model of CIFAR-10 that one GPU trains in minutes; unconditional, mirrored at random."""
     training = TrainConfig(
-        steps=55_000,
+        steps=50_000,
         batch=64,
         learning_rate=2e-3,
+        embeddings="smooth",
         warmup=300,
         schedule="trapezoid",
         optimizer="muon",
+        ema=0.998,
         flip=True,
         labels=False,
         hold_out="last",
     )
-    model = fitted(data, width=384, heads=6, rounds=2, inner_layers=4)
+    model = _sized(data, width=320, heads=5, layers=(4, 9, 4), mlp_ratio=2)
     return Recipe(model=model, training=training)
 
 
@@ -84,7 +86,7 @@ def cifar10_paper(data: DataShape = _PICTURE) -> Recipe:
     Half its layers, with heads of 128 as there; warm-up and averaging reach over as large a share
     of the steps.
     """
-    model = _two_axes(data, width=640, heads=5, layers=(4, 4, 2), dropout=0.04)
+    model = _sized(data, width=640, heads=5, layers=(4, 4, 2), dropout=0.04)
     training = replace(
         _authors(1e-4), steps=40_000, warmup=1000, ema=None, ema_warmup=True, hold_out="last"
     )
@@ -156,28 +158,23 @@ def fitted(
 ) -> ModelConfig:
     """Sizes for any number of axes: `rounds` full cycles in the encoder and in each outer level."""
     count = len(data.axes)
-    return ModelConfig(
-        **asdict(data),
-        width=width,
-        heads=heads,
-        encoder_layers=rounds * count if data.channels > 1 else 0,
-        decoder_layers=(*(rounds * (count - level) for level in range(count - 1)), inner_layers),
-        mlp_ratio=2,
-        dropout=dropout,
-    )
+    outer = (rounds * (count - level) for level in range(count - 1))
+    layers = (rounds * count, *outer, inner_layers)
+    return _sized(data, width=width, heads=heads, layers=layers, mlp_ratio=2, dropout=dropout)
 
 
 def _paper(data: DataShape, *, inner: Inner = "attention", **others: Any) -> ModelConfig:
     """Section 4: hidden size 2048, 16 heads of 128, 8 encoder, 8 outer and 4 inner layers."""
     layers = (8, 8, 1 if inner == "lstm" else 4)
-    return _two_axes(data, width=2048, layers=layers, inner=inner, **others)
+    return _sized(data, width=2048, layers=layers, inner=inner, **others)
 
 
-def _two_axes(
-    data: DataShape, *, width: int, layers: tuple[int, int, int], heads: int = 16, **others: Any
+def _sized(
+    data: DataShape, *, width: int, layers: tuple[int, ...], heads: int = 16, **others: Any
 ) -> ModelConfig:
-    """Layers of the encoder, the outer and the inner decoder; `others` are ModelConfig's."""
-    if len(data.axes) != 2:
+    """Layers of the encoder, which one channel does not need, and of each level of the decoder."""
+    encoder, *decoder = layers
+    if len(data.axes) != len(decoder):
         raise ConfigError(
             f"this preset is for two axes, not {len(data.axes)}: small, base and large fit any data"
         )
@@ -185,8 +182,8 @@ def _two_axes(
         **asdict(data),
         width=width,
         heads=heads,
-        encoder_layers=layers[0],
-        decoder_layers=layers[1:],
+        encoder_layers=encoder if data.channels > 1 else 0,
+        decoder_layers=tuple(decoder),
         **others,
     )
 
