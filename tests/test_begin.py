@@ -191,6 +191,24 @@ def test_fine_tuning_starts_from_the_weights_it_is_given(tmp_path, alone):
     assert "--width" in message and not (tmp_path / "x").exists()
 
 
+def test_a_model_without_labels_is_not_tuned_with_labels_in_silence(tmp_path):
+    config = replace(PRESETS["digits"]().model, width=8, heads=1, decoder_layers=(2, 1))
+    axial.save(axial.AxialTransformer(config), tmp_path / "plain")
+    flags = ["train", "digits", "--init", tmp_path / "plain", "--steps", 1, "--batch", 8]
+    message = fails(*flags, "--out", tmp_path / "x")
+    assert "plain: is not conditioned on labels" in message and "give --no-labels" in message
+    assert not (tmp_path / "x").exists()
+    main([*map(str, flags), "--no-labels", "--sample-every", "0", "--out", str(tmp_path / "x")])
+    assert axial.load(tmp_path / "x").config == config
+
+
+def test_data_without_time_is_refused_by_its_own_name(tmp_path):
+    np.save(tmp_path / "mine.npy", np.zeros((12, 4, 4), np.uint8))
+    out = ["--out", tmp_path / "run", "--stack-frames"]
+    message = fails("train", "small", "--data", tmp_path / "mine.npy", *out)
+    assert f"{tmp_path / 'mine.npy'}: examples have axes (4, 4), so there is no time" in message
+
+
 def test_imported_weights_can_be_tuned(tmp_path):
     checkpoint = Path(__file__).parent / "parity" / "tf_checkpoint"
     ours = tmp_path / "ours"

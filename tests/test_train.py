@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import shutil
 import signal
 import subprocess
 from contextlib import contextmanager
@@ -295,3 +296,16 @@ def test_pictures_on_the_way_and_tensorboards_events_are_left_on_request(tmp_pat
     assert (folder / "samples/step-00000002.png").stat().st_size > 1000
     (events,) = (folder / "tensorboard").iterdir()
     assert b"loss" in events.read_bytes() and b"samples" in events.read_bytes()
+
+
+def test_a_run_that_goes_on_keeps_to_tensorboard(tmp_path):
+    folder = tmp_path / "run"
+    few = [*TINY, "--steps", "2", "--batch", "8", "--sample-every", "0"]
+    main(["train", "digits", "--out", str(folder), *few, "--tensorboard"])
+    (events,) = (folder / "tensorboard").iterdir()
+    events.unlink()
+    main(["train", "--resume", str(folder)])
+    assert len(list((folder / "tensorboard").iterdir())) == 1
+    shutil.rmtree(folder / "tensorboard")
+    main(["train", "--resume", str(folder)])
+    assert not (folder / "tensorboard").exists()

@@ -14,7 +14,7 @@ import axial
 from axial.batches import check_share
 from axial.checkpoint import fingerprint, load
 from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
-from axial.data import Packed, is_packed, open_packed
+from axial.data import Packed, is_packed, open_packed, stacked_shape
 from axial.disk import LOCK, claimed, folders_above, unfinished
 from axial.errors import ConfigError, DataError
 from axial.fitting import as_modelled, class_names, renumbered
@@ -166,6 +166,7 @@ def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
     shown = out / "data" / "data.npy"
     packed = open_data(source, scratch / "data", plan.reading, progress=True, shown=shown)
     if plan.stack_frames or (plan.preset == "bair" and len(packed.shape.axes) == 3):
+        stacked_shape(source, packed.shape)  # what cannot be is told of what the user knows
         packed = open_packed(packed.path, stack_frames=True)
     return packed
 
@@ -183,6 +184,11 @@ def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, A
             raise ConfigError(
                 f"{plan.init}: is conditioned on labels, and this training goes without; give "
                 f"--labels, or leave --init out"
+            )
+        if plan.training.labels and packed.shape.classes and not model.config.classes:
+            raise ConfigError(
+                f"{plan.init}: is not conditioned on labels, and this training would be; give "
+                f"--no-labels, or leave --init out"
             )
         start = {"folder": _place(plan.init), "fingerprint": fingerprint(model)}
         config = replace(model.config, **plan.sizes.given)

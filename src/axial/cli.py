@@ -170,7 +170,7 @@ class TrainFlags:
     device: _Name = None
     """Unless told, a GPU where there is one, else the CPU."""
     tensorboard: _Switch = False
-    """Write TensorBoard's event files too."""
+    """Write TensorBoard's event files too; a run that goes on keeps to what it did."""
     training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["small"]().training
     """How to train; the defaults are those of the preset."""
     sizes: tyro.conf.OmitArgPrefixes[Sizes] = Sizes()  # noqa: RUF009

@@ -193,7 +193,7 @@ class Packed:
         self.stack_frames = stack_frames
         self.shape = self.description.shape
         if stack_frames:
-            self.shape = _stacked(self.path, self.shape)
+            self.shape = stacked_shape(self.path, self.shape)
         self._file = os.open(self.path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
@@ -478,10 +478,11 @@ def _open_array(path: Path) -> tuple[Array, int]:
     return array, int(array.offset)
 
 
-def _stacked(path: Path, shape: DataShape) -> DataShape:
+def stacked_shape(source: Path | str, shape: DataShape) -> DataShape:
+    """Time folded into the channels; data without time is refused by the name it is known by."""
     if len(shape.axes) < 3:
         raise DataError(
-            f"{path}: examples have axes {shape.axes}, so there is no time to stack as channels; "
+            f"{source}: examples have axes {shape.axes}, so there is no time to stack as channels; "
             f"use a video"
         )
     frames, *axes = shape.axes

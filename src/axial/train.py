@@ -125,7 +125,8 @@ def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> Watch:
 
     def begin() -> Watch:
         run.rewind_log(loop.step)
-        events = EventFile(run.folder / "tensorboard") if tensorboard else None
+        folder = run.folder / "tensorboard"
+        events = EventFile(folder) if tensorboard or folder.is_dir() else None
         return Watch(run.log_path, steps=steps, first=loop.step, events=events)
 
     return loop.ranks.by_main(begin) or Watch(None, steps=steps, first=loop.step)
