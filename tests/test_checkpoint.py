@@ -246,6 +246,36 @@ def test_a_swapped_weights_file_is_refused(folder, tmp_path):
     refused(folder, "do not belong together, or one was changed")
 
 
+@pytest.mark.parametrize(
+    ("part", "other", "message"),
+    [
+        ("extra", torch.nn.Linear(2, 2), "'extra.bias' does not belong"),
+        ("to_logits", torch.nn.Linear(2, 7), "'to_logits.bias' has shape"),
+        ("norm", None, "'norm.bias' is missing"),
+    ],
+    ids=["more", "shape", "fewer"],
+)
+def test_what_could_not_be_loaded_replaces_nothing(folder, part, other, message):
+    before = load(folder)
+    model = tiny_model(FOUND, seed=9)
+    model.add_module(part, other)
+    with pytest.raises(CheckpointError, match=rf"{folder}: not written.*{message}"):
+        save(model, folder)
+    model = tiny_model(FOUND, seed=9, dtype=torch.float32)
+    model.to_logits.double()
+    with pytest.raises(CheckpointError, match=r"not written.*'to_logits.weight' is torch.float64"):
+        save(model, folder)
+    assert fingerprint(load(folder)) == fingerprint(before)
+    assert names(folder) == ["config.json", "model.safetensors"]
+
+
+def test_weights_that_share_memory_are_saved_as_they_are(tmp_path):
+    model = tiny_model(FOUND)
+    model.to_logits.weight = model.embedding.weight
+    save(model, tmp_path / "tied")
+    assert fingerprint(load(tmp_path / "tied")) == fingerprint(model)
+
+
 @pytest.mark.parametrize("wrong", [torch.int64, torch.float64])
 def test_weights_of_another_type_are_refused_by_name(wrong):
     weights = tiny_model(FOUND, dtype=torch.float32).state_dict()

@@ -154,7 +154,7 @@ def test_the_model_is_left_as_it_was_and_scored_without_dropout_or_tf32(packed_f
 def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
     x = np.random.default_rng(0).integers(0, 3, (4, 3, 3, 4, 2)).astype(np.uint8)
     packed = write(tmp_path / "clips.npy", x, values=3)
-    found = config((3, 4), channels=6, given_channels=2)
+    found = config((3, 4), channels=6, frames=3, given_channels=2)
     model = tiny_model(found)
     stacked = torch.from_numpy(np.moveaxis(x, 1, -2).reshape(4, 3, 4, 6).astype(np.int64))
     result = evaluate(model, packed)
@@ -168,7 +168,7 @@ def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
     pictures = write(tmp_path / "stacked.npy", stacked.numpy().astype(np.uint8), values=3)
     told = evaluate(tiny_model(config((3, 4), channels=6, frames=3, given_channels=2)), pictures)
     assert "bits/dim, 2 frames given 1, +- " in str(told) and "(4 clips," in str(told)
-    odd = evaluate(tiny_model(config((3, 4), channels=6, given_channels=1)), packed)
+    odd = evaluate(tiny_model(config((3, 4), channels=6, frames=3, given_channels=1)), packed)
     assert "bits/dim, 5 channels given 1, +- " in str(odd)
 
 
@@ -189,6 +189,16 @@ def test_data_that_does_not_fit_the_model_is_refused(settings, message, packed_f
     with pytest.raises(InputError) as caught:
         evaluate(model, packed)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("grey", [3, 4, 6])
+def test_grey_frames_do_not_pass_for_colours(grey, tmp_path):
+    x = np.zeros((4, grey, 3, 4, 1), np.uint8)
+    packed = write(tmp_path / "clips.npy", x, values=3)
+    with pytest.raises(InputError, match=f"has examples of {grey} x 3 x 4, 1 channel"):
+        evaluate(tiny_model(config((3, 4), channels=grey)), packed)
+    told = tiny_model(config((3, 4), channels=grey, frames=grey))
+    assert len(evaluate(told, packed).bits) == 4
 
 
 @pytest.mark.parametrize(

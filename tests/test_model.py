@@ -453,3 +453,8 @@ for variant in variants:
         torch.testing.assert_close(compiled, model.channel_logits(x, channel, label))
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_some_blocks_of_a_level_are_a_list_of_them():
+    level = tiny_model(VARIANTS["2d"]).inner_decoder
+    assert list(level[:1]) == [level[0]] and list(level[-1:]) == [level[-1]]

@@ -137,23 +137,55 @@ def test_autocast_around_it_changes_no_picture(name):
             assert torch.equal(draw(model, 3, method=method), wanted)
 
 
-@pytest.mark.parametrize("place", ["outer_decoders.0.1.mlp_in", "inner_decoder.0.attention.to_qkv"])
-@pytest.mark.parametrize("change", ["hook", "exchange", "norm"])
+def hooked(layer):
+    layer.register_forward_hook(lambda module, args, out: 2 - out)
+
+
+def replaced(layer):
+    layer.forward = lambda *args, forward=layer.forward, **how: 2 - forward(*args, **how)
+
+
+def exchanged(layer):
+    layer.__class__ = type("Adapted", (type(layer),), {"forward": lambda self, x, *_, **how: 2 - x})
+
+
+EVERYWHERE = ["outer_decoders.0", "outer_decoders.0.1", "outer_decoders.0.1.attention.to_qkv"]
+EVERYWHERE += ["inner_decoder.0", "inner_decoder.0.attention", "inner_decoder.0.mlp_norm"]
+
+
+@pytest.mark.parametrize("change", [hooked, replaced, exchanged])
+@pytest.mark.parametrize("place", [*EVERYWHERE, "norm", "to_logits"])
 def test_layers_that_the_caches_would_not_run_are_refused_there_and_run_elsewhere(place, change):
     model = tiny_model(VARIANTS["2d"])
-    before = draw(model, 8)
-    layer = model.get_submodule(place)
-    if change == "hook":
-        layer.register_forward_hook(lambda module, args, out: -out)
-    elif change == "norm":
-        model.norm.register_forward_pre_hook(lambda module, args: -args[0])
+    before = bits(model, torch.zeros(1, *VARIANTS["2d"].axes, 1).long())
+    if change is exchanged and place in ("outer_decoders.0.1.attention.to_qkv", "to_logits"):
+        layer = model.get_submodule(place)
+        model.set_submodule(place, torch.nn.Sequential(layer, torch.nn.Tanh()))
     else:
-        other = type("Adapted", (torch.nn.Linear,), {"forward": lambda self, x: -x @ self.weight.T})
-        layer.__class__ = other
-    with pytest.raises(AxialError, match=r'was exchanged or has hooks.*method="semi-parallel"'):
+        change(model.get_submodule(place))
+    message = rf'{place} of this model was exchanged or has hooks.*method="semi-parallel"'
+    with pytest.raises(AxialError, match=message):
         draw(model, 8)
+    after = bits(model, torch.zeros(1, *VARIANTS["2d"].axes, 1).long())
+    assert not torch.equal(before, after)  # it is run where the model is
     drawn = draw(model, 8, method="semi-parallel")
-    assert torch.equal(drawn, draw(model, 8, method="naive")) and not torch.equal(drawn, before)
+    assert torch.equal(drawn, draw(model, 8, method="naive"))
+
+
+def test_settings_of_layers_that_the_caches_would_not_heed_are_refused_but_for_dropouts():
+    model = tiny_model(config((3, 4), dropout=0.5))
+    before = draw(model, 8)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.25
+    assert torch.equal(draw(model, 8), before)
+    model.norm.eps = 1.0
+    with pytest.raises(AxialError, match="norm of this model was exchanged"):
+        draw(model, 8)
+    model = tiny_model(VARIANTS["2d-lstm"])
+    hooked(model.inner_decoder.lstm)
+    with pytest.raises(AxialError, match=r"inner_decoder\.lstm of this model was exchanged"):
+        draw(model, 8)
 
 
 def test_candidates_are_compared_in_double_precision():
@@ -267,6 +299,8 @@ BLANK = torch.full((1, 2, 2, 2), -1)
         (FREE, {"temperature": -0.5}, "temperature is -0.5: use 0 (argmax) or a positive number"),
         (FREE, {"temperature": float("nan")}, "temperature is nan"),
         (FREE, {"noise": torch.full((3, 2, 2, 2, 3), torch.nan)}, "noise holds what is no number"),
+        (FREE, {"noise": torch.full((3, 2, 2, 2, 3), -torch.inf)}, "noise forbids every value of"),
+        (FREE, {"temperature": 1.7e308}, "temperature is 1.7e+308: use 0 (argmax) or a positive"),
         (FREE, {"method": "magic"}, "method is 'magic': use one of cached, semi-parallel, naive"),
         (FREE, {"seed": -1}, "seed is -1"),
         (FREE, {"seed": 1 << 64}, "seed is 18446744073709551616: use whole numbers below"),

@@ -166,7 +166,7 @@ def test_windows_are_counted_until_there_are_enough_frames(overlap):
         (config((3, 4), channels=3), {}, "this model has no frames"),
         (config((3, 4), channels=6, given_steps=1), {}, "given a part of each"),
         (config((4, 2, 2), channels=3, given_channels=1), {}, "given a part of each"),
-        (config((1, 2, 2)), {}, "cannot go on beyond its 1 frames"),
+        (config((1, 2, 2)), {}, "sees one frame at a time"),
         (FORMS["grid"], {"start": torch.full((1, 5, 2, 2, 1), -1)}, "start holds -1 in 5 frames"),
         (FORMS["grid"], {"start": torch.full((1, 1, 2, 2, 1), -1)}, "put them into given="),
         (
@@ -194,6 +194,16 @@ def test_what_cannot_go_on_is_refused_in_one_line(found, settings, message):
     with pytest.raises(AxialError) as caught:
         prolong(tiny_model(found), start, **({"frames": 9} | settings))
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_candidates_that_a_further_window_cannot_weigh_are_refused_before_any_is_drawn():
+    found, lines = config((3, 2, 2), channels=2, given_steps=1), []
+    how = {"overlap": 2, "candidates": 3, "temperature": 0.0, "finished": lines.append}
+    start = torch.zeros(1, 1, 2, 2, 2, dtype=torch.long)
+    with pytest.raises(AxialError, match="temperature is 0: candidates"):
+        prolong(tiny_model(found), start, 6, **how)
+    assert not lines
+    assert prolong(tiny_model(found), start, 3, **how).shape[1] == 3  # one window weighs none
 
 
 def test_frames_in_the_channels_are_those_told_or_rgb():

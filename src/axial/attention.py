@@ -200,9 +200,8 @@ class AxialAttention(nn.Module):
 
     def _is_short(self, x: Tensor) -> bool:
         """Whether line_attention.py serves lines and heads of this size, past a plain `to_qkv`."""
-        return is_plain(self.to_qkv) and serves(
-            x, x.shape[1 + self.axis], self.to_out.in_features // self.heads
-        )
+        plain = is_plain(self.to_qkv, nn.Linear) and self.to_qkv.bias is not None
+        return plain and serves(x, x.shape[1 + self.axis], self.to_out.in_features // self.heads)
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features
@@ -235,15 +234,15 @@ def check_tensors(**values: object) -> None:
             raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
 
 
-def is_plain(layer: nn.Linear | nn.LayerNorm) -> bool:
-    """Whether a layer is its arithmetic and no more: nobody exchanged or hooked it."""
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer is what its kind computes and no more: nobody exchanged or hooked it."""
     hooks = (
         layer._forward_hooks,
         layer._forward_pre_hooks,
         layer._backward_hooks,
         layer._backward_pre_hooks,
     )
-    return type(layer) in (nn.Linear, nn.LayerNorm) and layer.bias is not None and not any(hooks)
+    return type(layer) is kind and "forward" not in vars(layer) and not any(hooks)
 
 
 def _attend(

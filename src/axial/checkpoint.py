@@ -40,7 +40,11 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
     should the process die right after it, `load` finds the new configuration beside them.
     """
     folder, model = Path(folder), _uncompiled(model)
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    weights = _apart(model.state_dict())
+    try:
+        AxialTransformer.of_shapes(model.config).check_weights(weights)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: not written, as it could not be read: {error}") from None
     mark = _fingerprint(model.config, weights)
     config = {"format": FORMAT, "fingerprint": mark, "model": model.config.to_json()}
     try:
@@ -103,6 +107,17 @@ def fingerprint(model: AxialTransformer) -> str:
 def _uncompiled(model: AxialTransformer) -> AxialTransformer:
     """What `torch.compile` was given, where it was: only that calls its weights by their names."""
     return getattr(model, "_orig_mod", model)
+
+
+def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor in memory of its own, copied only where two share it."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in seen else tensor.contiguous()
+        seen.add(place)
+    return found
 
 
 def _placed(

@@ -79,9 +79,8 @@ def complete(
     x = begun(model, count, given)
     known = (x >= 0).cpu()
     masks = known[:1] if (known == known[0]).all() else torch.unique(known, dim=0)
-    if candidates == 1 or all(is_exact(config, mask) for mask in masks):
+    if not weighs(config, masks, candidates, temperature):
         return draw(model, count, given=x, **told, **how)
-    _check(config, masks, temperature)
     mask = masks[0]
     first = as_integer("first", first, at_least=0, below=(1 << 63) // candidates - count)
     device = next(model.parameters()).device
@@ -116,7 +115,15 @@ def _resampled(
     return (chosen + start.unsqueeze(1)).flatten()
 
 
-def _check(config: ModelConfig, masks: Bool[Tensor, "m *axes c"], temperature: float) -> None:
+def weighs(
+    config: ModelConfig,
+    masks: Bool[Tensor, "m *axes c"],
+    candidates: int,
+    temperature: float,
+) -> bool:
+    """Whether candidates are weighed where such parts are kept; refused where they cannot be."""
+    if candidates == 1 or all(is_exact(config, mask) for mask in masks):
+        return False
     if not temperature > 0:
         raise ConfigError("temperature is 0: candidates are weighed by a positive temperature only")
     planes = masks[0].movedim(-1, 0).flatten(1).long()
@@ -126,6 +133,7 @@ def _check(config: ModelConfig, masks: Bool[Tensor, "m *axes c"], temperature: f
             "candidates need the same leading part of each channel kept in every example, and "
             "channels that are predicted one after another"
         )
+    return True
 
 
 def _log_probability(

@@ -488,6 +488,8 @@ class CompleteConfig:
                 as_integer(name, value, at_least=1)
 
 
+_HOTTEST = 1e300
+"""Times the noise of a value, a higher temperature would be no number."""
 _LEAST = {
     "channels": 1,
     "values": 2,
@@ -560,8 +562,10 @@ def as_float(name: str, value: Any) -> float:
 def as_temperature(value: Any) -> float:
     """What logits are divided by; 0 for the likeliest value."""
     temperature = as_float("temperature", value)
-    if not 0 <= temperature < math.inf:
-        raise ConfigError(f"temperature is {temperature}: use 0 (argmax) or a positive number")
+    if not 0 <= temperature <= _HOTTEST:
+        raise ConfigError(
+            f"temperature is {temperature}: use 0 (argmax) or a positive number up to {_HOTTEST}"
+        )
     return temperature
 
 

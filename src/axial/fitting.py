@@ -56,7 +56,7 @@ def _fitted(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
     shape, about = packed.shape, packed.description
     frames, *axes = shape.axes
     stacked = (tuple(axes), frames * shape.channels) == (wanted.axes, wanted.channels)
-    if stacked and len(axes) > 1 and wanted.frames in (None, frames):
+    if stacked and len(axes) > 1 and frames == wanted.stacked_frames:
         packed = open_packed(packed.path, stack_frames=True)
         shape = packed.shape
     same = shape.axes == wanted.axes and shape.channels == wanted.channels

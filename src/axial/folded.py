@@ -10,8 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from axial.attention import is_plain
-from axial.errors import InputError
 from axial.layers import STEEPNESS, Block
 
 _FEWEST, _FEWEST_PRODUCTS = 16, 400
@@ -31,11 +29,6 @@ class Folded(NamedTuple):
 
 def fold(linear: nn.Linear, norm: nn.LayerNorm | None = None, scale: Tensor | float = 1) -> Folded:
     """The layer with its norm's gain and bias in it, and a factor for each of its outputs."""
-    if not (is_plain(linear) and (norm is None or is_plain(norm))):
-        raise InputError(
-            "a layer of this model was exchanged or has hooks, which drawing by caches does not "
-            'run: use method="semi-parallel"'
-        )
     weight, bias = linear.weight.detach().double().t(), linear.bias.detach().double()
     if norm is not None:
         bias = bias + norm.bias.detach().double() @ weight

@@ -15,14 +15,19 @@ from typing import cast
 
 import torch
 from jaxtyping import Float, Float64, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from axial.attention import is_plain
 from axial.causal import shift, stack, unstack
+from axial.config import ModelConfig
+from axial.errors import InputError
 from axial.kernel_levels import KernelLine, KernelStep, fast_kernels
 from axial.layers import LSTM, Blocks
 from axial.lines import Line, Step, all_finite, sensible_threads
 from axial.model import AxialTransformer
 
+_FOLDED = ("embedding", "outer_decoders", "inner_decoder", "norm", "to_logits")
+"""Parts of a model whose weights are taken here, past their layers."""
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
 """Which value has place j of a line, given its logits?"""
 Choose = Callable[[Int[Tensor, " l"]], Answer]
@@ -62,6 +67,7 @@ class Caches:
     """
 
     def __init__(self, model: AxialTransformer, batch: int) -> None:
+        _check_plain(model)
         self.decoders, kernels = _outer(model), fast_kernels(model)
         self.outer = [level.caches(batch, model.config.plane_axes) for level in self.decoders]
         levels = zip(self.decoders, self.outer, strict=True)
@@ -83,6 +89,29 @@ class Caches:
         if self.steps and x.shape[1 + level] == 1:
             return self.steps[level].advance(x, start)
         return self.decoders[level].advance(x, self.outer[level], start)
+
+
+def _check_plain(model: AxialTransformer) -> None:
+    """Refuse a model that computes by other layers than its configuration says."""
+    layers = dict(model.named_modules(remove_duplicate=False))
+    for name, kind, settings in _plain_layers(model.config):
+        layer = layers.get(name)
+        same = layer is not None and is_plain(layer, kind)
+        if layer is None or not same or (settings and layer.extra_repr() != settings):
+            raise InputError(
+                f"{name} of this model was exchanged or has hooks, which drawing by caches does "
+                'not run: use method="semi-parallel"'
+            )
+
+
+@functools.lru_cache(maxsize=8)
+def _plain_layers(config: ModelConfig) -> list[tuple[str, type[nn.Module], str]]:
+    """Name, kind and settings of every layer that is folded; dropout's are of training alone."""
+    return [
+        (name, type(layer), "" if isinstance(layer, nn.Dropout) else layer.extra_repr())
+        for name, layer in AxialTransformer.of_shapes(config).named_modules()
+        if name.partition(".")[0] in _FOLDED
+    ]
 
 
 def _outer(model: AxialTransformer) -> list[Blocks]:

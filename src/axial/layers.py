@@ -79,6 +79,10 @@ class Blocks(nn.ModuleList):
     def __iter__(self) -> Iterator[Block]:
         return cast(Iterator[Block], super().__iter__())
 
+    def __getitem__(self, at: Any) -> Any:
+        """One block, or a plain list of some of them."""
+        return nn.ModuleList(list(self)[at]) if isinstance(at, slice) else super().__getitem__(at)
+
     def caches(self, batch: int, plane: Sequence[int]) -> list[Any]:
         """Room for what each masked block must remember of the axis it is masked along."""
         attentions = [block.attention for block in self]

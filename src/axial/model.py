@@ -103,9 +103,20 @@ class AxialTransformer(nn.Module):
     @classmethod
     def from_weights(cls, config: ModelConfig, weights: Mapping[str, Tensor]) -> "AxialTransformer":
         """The model that holds exactly these tensors; no random weights are drawn first."""
+        model = cls.of_shapes(config)
+        model.check_weights(weights)
+        model.load_state_dict(dict(weights), assign=True)
+        return model.eval()
+
+    @classmethod
+    def of_shapes(cls, config: ModelConfig) -> "AxialTransformer":
+        """The model without its numbers: all its layers, and tensors that have no memory."""
         with torch.device("meta"):
-            model = cls(config)
-        wanted = model.state_dict()
+            return cls(config)
+
+    def check_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Refuse tensors that are not those of this model, by name, shape and type."""
+        wanted = self.state_dict()
         for name in sorted(wanted.keys() | weights.keys()):
             if name not in weights:
                 raise CheckpointError(f"weight {name!r} is missing")
@@ -122,8 +133,6 @@ class AxialTransformer(nn.Module):
                 raise CheckpointError(
                     f"weight {name!r} is {dtype}: weights are floating point numbers of one type"
                 )
-        model.load_state_dict(dict(weights), assign=True)
-        return model.eval()
 
     def reset_parameters(self, *, final_scale: float = FINAL_SCALE) -> None:
         """Draw new weights as the authors do: at the default scale, the uniform distribution.

@@ -74,6 +74,8 @@ def draw(
         )
     if noise is not None and noise.isnan().any():
         raise InputError("noise holds what is no number: minus infinity forbids a value")
+    if noise is not None and (noise.isneginf().all(-1) & (x < 0).to(noise.device)).any():
+        raise InputError("noise forbids every value of an element: leave it one")
 
     batch = batch or min(count, draws_at_once(model))
     caches = Caches(model, batch) if method == "cached" else None

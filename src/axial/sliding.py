@@ -12,8 +12,8 @@ from torch import Tensor
 
 from axial.attention import check_tensors
 from axial.causal import given as always_given
-from axial.completion import complete, kept_part
-from axial.config import ModelConfig, as_integer
+from axial.completion import complete, kept_part, weighs
+from axial.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError, InputError
 from axial.model import AxialTransformer, check_integers
 
@@ -72,6 +72,8 @@ class Sliding:
 
     def _given_frames(self) -> int:
         """The fewest leading frames that hold all the model has to be given; at least one."""
+        if self.length == 1:
+            raise ConfigError("this model sees one frame at a time: no frame follows from another")
         given = always_given(self.config)[None]
         for count in range(1, self.length):
             if not given[self.shape.frames_at(count, self.length)].any():
@@ -109,6 +111,10 @@ def prolong(
         raise InputError(
             f"start holds -1 in {begun} frames: only {slide.length}, one window, can be completed"
         )
+    if slide.windows(max(begun, slide.length), frames):  # all is refused before any is drawn
+        candidates = as_integer("candidates", how.get("candidates", 1), at_least=1)
+        temperature = as_temperature(how.get("temperature", 1.0))
+        weighs(model.config, slide.kept[None], candidates, temperature)
     if begun < slide.length or not whole:
         x = complete(model, slide.opened(x), first=number, **how)
         number += _NEXT_WINDOW
