@@ -1,6 +1,7 @@
 """How a run begins, what it refuses, and that a refusal leaves nothing behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -200,6 +201,25 @@ def test_a_model_without_labels_is_not_tuned_with_labels_in_silence(tmp_path):
     assert not (tmp_path / "x").exists()
     main([*map(str, flags), "--no-labels", "--sample-every", "0", "--out", str(tmp_path / "x")])
     assert axial.load(tmp_path / "x").config == config
+
+
+def test_data_is_found_again_though_the_folder_it_was_named_from_is_gone(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.zeros((12, 4, 4), np.uint8))
+    (tmp_path / "real").mkdir()
+    pack(tmp_path / "x.npy", tmp_path / "real" / "x.npy")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work" / "deep")
+    few = ["--steps", "1", "--batch", "2", "--width", "8", "--heads", "1", "--sample-every", "0"]
+    main(["train", "small", "--data", "../../link/x.npy", "--out", "../../run", *few])
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree("work")
+    run = Run(tmp_path / "run")
+    assert run.about["data"]["file"] == str(tmp_path / "link" / "x.npy")  # the link stays
+    main(["train", "--resume", "run"])
+    (tmp_path / "there").symlink_to(tmp_path / "real", target_is_directory=True)
+    main(["train", "small", "--data", "there/../link/x.npy", "--out", "two", *few])
+    assert open_again(Run(tmp_path / "two")).path.samefile(tmp_path / "real" / "x.npy")
 
 
 def test_data_without_time_is_refused_by_its_own_name(tmp_path):

@@ -69,6 +69,9 @@ def test_what_skipped_counts_is_said_where_it_is_counted(tmp_path):
     about = json.loads((tmp_path / "b.json").read_text())
     assert about["skipped"] == 1 and said in about["notes"]
     assert "skipped     1 record" in survey_file(tmp_path / "b.npy", None)
+    again = pack(tmp_path / "b.npy", tmp_path / "d.npy")
+    assert again.packed.description.skipped == 1 and again.packed.description.notes.count(said) == 1
+    assert "skipped     1 record, when it was packed before" in str(again)
     whole = pack(folder_of_pictures(tmp_path), tmp_path / "c.npy", ReadOptions(skip_bad=True))
     assert "skipped" not in str(whole)
 
@@ -289,6 +292,25 @@ def test_being_ended_leaves_nothing_and_no_workers(tmp_path, how):
     wait_until(lambda: not processes_of(run.pid))
     assert not (out / "a.npy").exists()
     assert how == signal.SIGKILL or not any(out.iterdir())
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.6])
+def test_a_second_interrupt_ends_it_too(tmp_path, seconds):
+    data = formats.png(formats.pictures(1, 256)[0])
+    path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(3000)})
+    run = subprocess.Popen(
+        f"{sys.executable} -m axial data {path} --out {tmp_path}/out/a.npy --workers 2".split(),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_until(lambda: processes_of(run.pid) >= 2)
+    time.sleep(seconds)
+    for _ in range(2):
+        os.killpg(run.pid, signal.SIGINT)
+        time.sleep(0.1)
+    assert run.wait(30) in (130, -signal.SIGINT)
+    wait_until(lambda: not processes_of(run.pid))
+    assert not (tmp_path / "out" / "a.npy").exists()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2])

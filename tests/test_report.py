@@ -136,6 +136,23 @@ def test_a_packed_array_that_was_trained_on_has_no_test_part(split, run, tmp_pat
     assert message == f"axial: {tmp_path / 'mine.npy'}: {told}"
 
 
+def test_a_part_called_test_is_not_scored_in_silence_by_what_was_trained_on_it(tmp_path, capsys):
+    x = np.random.default_rng(0).integers(0, 3, (20, 4, 4))
+    np.savez(tmp_path / "a.npz", x_train=x, x_test=x[::-1])
+    sizes = ["--width", "8", "--heads", "1", "--batch", "4", "--steps", "1", "--sample-every", "0"]
+    data = ["--data", str(tmp_path / "a.npz")]
+    for split in ("train", "test"):
+        main(["train", "small", *data, "--split", split, "--out", str(tmp_path / split), *sizes])
+    main(["evaluate", str(tmp_path / "train")])
+    assert "(20 images, a test)" in capsys.readouterr().out
+    told = f"axial: a test: is what {tmp_path / 'test'} was trained on; give --data"
+    assert fails(capsys, "evaluate", str(tmp_path / "test")) == told
+    assert fails(capsys, "evaluate", str(tmp_path / "test"), "--limit", "3") == told
+    for asked in (["--split", "test"], ["--data", str(tmp_path / "test/data/data.npy")]):
+        main(["evaluate", str(tmp_path / "test"), *asked])
+        assert "(20 images, a test)" in capsys.readouterr().out
+
+
 def test_no_command_takes_a_split_that_there_is_not(tmp_path, capsys):
     model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
     save(model, tmp_path / "run")

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from conftest import both_ranks
-from small_runs import ALONE, assert_same_ending, fails, plan
+from small_runs import ALONE, STEPS, assert_same_ending, fails, plan
 
 import axial
 from axial import CheckpointError, ConfigError
@@ -54,12 +54,71 @@ def test_a_poisoned_checkpoint_is_refused_and_the_one_before_it_named(tmp_path, 
     tensors.write_bytes(raw[:1000])
     assert "damaged or cut short" in fails("train", "--resume", folder)
     tensors.unlink()
-    assert "damaged or cut short" in fails("train", "--resume", folder)
+    message = fails("train", "--resume", folder)
+    assert "cannot be read (No such file" in message and "remove" in message
     (tensors.parent / "state.json").write_text("[]")
     assert "holds no JSON object" in fails("train", "--resume", folder)
     shutil.rmtree(tensors.parent)
     main(["train", "--resume", str(folder)])
     assert_same_ending(folder, alone)
+
+
+def test_the_only_checkpoint_is_not_to_be_removed_for_one_before_it(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    *others, last = Run(folder).checkpoints()
+    for other in others:
+        shutil.rmtree(other)
+    (last / "state.json").write_text("{}")
+    message = fails("train", "--resume", folder)
+    assert "state.json: damaged, for it has no number of a format" in message
+    assert f"start a new run, with --init {folder}" in message and "remove" not in message
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_in_silence(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    shutil.rmtree(folder / "checkpoints")
+    message = fails("train", "--resume", folder)
+    assert f"holds none, after {STEPS} steps; put them back" in message
+    (folder / "samples.png").unlink()  # it may have been stopped long before its end
+    assert "put them back" in fails("train", "--resume", folder)
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert kept == {name: data for name, data in before.items() if name != "samples.png"}
+    log = (folder / "log.jsonl").read_text().splitlines()[:1]
+    (folder / "log.jsonl").write_text(log[0] + "\n")  # killed before the first was written
+    main(["train", "--resume", str(folder)])
+    assert_same_ending(folder, alone)
+
+
+def test_what_may_not_be_read_is_neither_damaged_nor_absent(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    before = (folder / "model.safetensors").read_bytes()
+    for name in ("training.safetensors", "state.json"):
+        closed = Run(folder).checkpoints()[-1] / name
+        closed.rename(tmp_path / name)
+        closed.symlink_to(closed)
+        message = fails("train", "--resume", folder)
+        assert message == f"axial: {closed}: cannot be read (Too many levels of symbolic links)"
+        (tmp_path / name).replace(closed)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").touch()
+    message = fails("train", "--resume", folder)
+    assert message == f"axial: {folder / 'checkpoints'}: cannot be read (Not a directory)"
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_a_name_that_safetensors_cannot_open_is_refused_before_anything_is_written(tmp_path, alone):
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    assert "is no name in UTF-8; choose another --out" in fails("train", "digits", "--out", odd)
+    with pytest.raises(CheckpointError, match="is no name in UTF-8"):
+        axial.save(axial.load(alone), odd)
+    assert not odd.exists()
+    shutil.copytree(alone, odd)
+    with pytest.raises(CheckpointError, match="its name is not UTF-8, and so it cannot be read"):
+        axial.load(odd)
 
 
 def test_an_edited_state_and_a_strangers_checkpoint_are_refused(tmp_path, alone, exact):

@@ -48,6 +48,21 @@ def test_hugging_face_labels_and_their_names_are_of_one_column(tmp_path, kind):
     assert found.labels.tolist() == [2, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("labels", "told"), [(["p", "q"], "string"), ([0.5, 1.0], "float64"), ([True, False], None)]
+)
+def test_hugging_face_labels_that_are_no_integers_are_told_of(tmp_path, labels, told):
+    x = formats.pictures(2, 4, channels=1)[..., 0]
+    datasets.Dataset.from_dict({"grid": x.tolist(), "label": labels}).save_to_disk(tmp_path / "one")
+    found = packed(tmp_path / "one", tmp_path)
+    notes = [note for note in found.description.notes if note.startswith("labels")]
+    if told is None:
+        assert found.labels.tolist() == labels and not notes
+    else:
+        assert found.labels is None
+        assert notes == [f"labels left out: column 'label' holds {told}, no integers"]
+
+
 def test_hugging_face_columns_of_integers_are_arrays(tmp_path):
     x = np.random.default_rng(0).integers(0, 9, (5, 4, 6))
     x[0, 0, 0] = 8

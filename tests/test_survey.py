@@ -9,6 +9,8 @@ from test_data import write
 
 from axial.data import open_packed
 from axial.errors import DataError
+from axial.packing import pack
+from axial.sources.options import ReadOptions
 from axial.survey import codec_bits, duplicates, survey, value_counts
 
 
@@ -41,6 +43,10 @@ def test_duplicates_are_counted_within_and_across(tmp_path):
     assert duplicates(test, train) == (0, 2)
     text = survey(train, test)
     assert "2 examples repeat an earlier one" in text and "4 examples stand in" in text
+    np.save(tmp_path / "plain.npy", x[[3, 2, 7, 8]])
+    wide = pack(tmp_path / "plain.npy", tmp_path / "w.npy", ReadOptions(values=300)).packed
+    assert wide.array.dtype == np.uint16
+    assert duplicates(train, wide) == (2, 4) and duplicates(wide, train) == (0, 2)
     with pytest.raises(DataError, match="compare arrays of one shape"):
         duplicates(train, opened(tmp_path / "c.npy", formats.pictures(3, 5)))
 

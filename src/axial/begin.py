@@ -203,6 +203,12 @@ def _place(checkpoint: Path | str) -> str:
     return str(checkpoint if shipped_folder(checkpoint) else Path(checkpoint).resolve())
 
 
+def _lasting(path: Path) -> Path:
+    """Where data is found again from anywhere; links stay, for they may be set anew."""
+    plain = Path(os.path.abspath(path))  # noqa: PTH100 - `absolute` leaves each .. in it
+    return plain if plain.exists() and plain.samefile(path) else path.resolve()
+
+
 def _identity(packed: Packed) -> dict[str, Any]:
     """What makes it the same data: its elements and its labels."""
     labels = packed.description.labels
@@ -224,7 +230,7 @@ def _about(
             "title": packed.description.title,
             "source": str(Path(source).resolve()) if is_path(source) else source,
             "reading": plan.reading.given,
-            "file": str(packed.path.relative_to(out) if own else packed.path.absolute()),
+            "file": str(packed.path.relative_to(out) if own else _lasting(packed.path)),
             "stack_frames": packed.stack_frames,
             "examples": len(packed),
             **_identity(packed),

@@ -24,7 +24,7 @@ from axial.model import AxialTransformer
 from axial.ranks import usable
 from axial.runs import Run
 from axial.shipped import shipped_folder, shipped_names
-from axial.tensors import check_format, hash_tensors, is_file, read_json, read_tensors
+from axial.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
@@ -40,6 +40,8 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
     should the process die right after it, `load` finds the new configuration beside them.
     """
     folder, model = Path(folder), _uncompiled(model)
+    if not is_utf8(folder):
+        raise CheckpointError(f"{folder}: is no name in UTF-8; choose another")
     weights = _apart(model.state_dict())
     try:
         AxialTransformer.of_shapes(model.config).check_weights(weights)

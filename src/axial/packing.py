@@ -56,7 +56,8 @@ class PackReport:
             "sha256": about.sha256,
         }
         if about.skipped:
-            lines["skipped"] = f"{about.left_out}, the first: {self.bad[0]}"
+            first = f", the first: {self.bad[0]}" if self.bad else ", when it was packed before"
+            lines["skipped"] = f"{about.left_out}{first}"
         rows = [*lines.items(), *(("note", note) for note in about.notes)]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
@@ -179,6 +180,7 @@ class _Collector:
         source.name, source.version, source.split = about.source, about.version, about.split
         source.values = source.values or about.values
         source.notes = [*about.notes]
+        self.skipped, self.beginning = about.skipped, about.beginning
         if about.labels is not None and packed.labels is not None:
             self.labels = [packed.labels[: self.limit]]
             source.names, source.classes = about.labels.names, about.labels.classes
@@ -255,7 +257,7 @@ class _Collector:
             source.notes.append(
                 f"{count:,} examples, but the official split has {source.official:,}"
             )
-        if self.skipped:
+        if self.skipped and _SKIPPED not in source.notes:
             source.notes.append(_SKIPPED)
         labels = self._all_labels()
         most = -1 if labels is None else int(labels.max())
@@ -286,7 +288,8 @@ class _Collector:
         if self.row is None:
             self.row, self.first = shape, record.where
         elif shape != self.row:
-            raise DataError(_misfit(record.where, shape, self.first, self.row))
+            takes = self.source.takes
+            raise DataError(_misfit(record.where, shape, self.first, self.row, takes))
 
     def _all_labels(self) -> Array | None:
         if not self.labels:
@@ -298,16 +301,18 @@ class _Collector:
         return labels
 
 
-def _misfit(where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...]) -> str:
-    if shape[:-1] == row[:-1]:
-        kinds = {1: "grey", 3: "in colour"}
-        mine, theirs = kinds.get(shape[-1], shape[-1]), kinds.get(row[-1], row[-1])
-        return (
-            f"{where}: is {mine}, but {first} is {theirs}; use --convert rgb or grey to make all "
-            f"alike"
-        )
+def _misfit(
+    where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...], takes: frozenset[str]
+) -> str:
+    ways = {"size": "--size", "patches": "--patches"}
     mine, theirs = (" x ".join(map(str, s)) for s in (shape, row))
-    return f"{where}: is {mine}, but {first} is {theirs}; use --size or --patches to make all alike"
+    if shape[:-1] == row[:-1]:
+        ways = {"convert": "--convert rgb or grey"}
+        kinds = {1: "grey", 3: "in colour"}
+        mine, theirs = (kinds.get(s[-1], str(s[-1])) for s in (shape, row))
+    found = " or ".join(way for name, way in ways.items() if name in takes)
+    cure = f"use {found} to make all alike" if found else "all examples of an array are alike"
+    return f"{where}: is {mine}, but {first} is {theirs}; {cure}"
 
 
 def _decoded(
@@ -387,7 +392,8 @@ def _in_parallel(
             "pack() outside `if __name__ == '__main__':` (add that, or use workers=1)"
         ) from error
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with _uninterrupted():  # half an end would wait for ever
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from axial.data import Packed, description_path
 from axial.disk import check_apart, check_place, check_writable, errors_of
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
-from axial.fitting import as_modelled, class_names, open_test, trained_on
+from axial.fitting import as_modelled, check_unseen, class_names, open_test, trained_on
 from axial.likelihood import element_bits
 from axial.model import AxialTransformer
 from axial.pictures import check_preview, write_map
@@ -143,7 +143,7 @@ def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
         told = options.given
         options = replace(own, **({"split": None} | told))
     workers = None if team.count == 1 else 1
-    return open_test(
+    packed = open_test(
         what,
         scratch,
         options,
@@ -152,6 +152,9 @@ def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
         progress=team.main,
         limit=request.limit,
     )
+    if request.data is None and request.reading.split is None:
+        check_unseen(packed, request.checkpoint)
+    return packed
 
 
 def _facts(request: Request, device: torch.device, seconds: float) -> dict[str, Any]:

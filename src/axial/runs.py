@@ -23,7 +23,7 @@ from torch import Tensor
 
 from axial.disk import LOCK, flush, locked, write_text
 from axial.errors import CheckpointError, ConfigError
-from axial.tensors import check_format, hash_tensors, is_file, read_json, read_tensors
+from axial.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
@@ -82,7 +82,13 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """All checkpoints, the oldest first."""
-        found = (self.folder / "checkpoints").glob("step-*")
+        place = self.folder / "checkpoints"
+        try:
+            found = [path for path in place.iterdir() if path.name.startswith("step-")]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{place}: cannot be read ({error.strerror})") from error
         steps = {int(number): path for path in found if (number := path.name[5:]).isdecimal()}
         return [steps[step] for step in sorted(steps)]
 
@@ -148,13 +154,24 @@ class Run:
     def newest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """State and tensors of the last checkpoint, checked; None if there is none yet."""
         folders = self.checkpoints()
-        return self.read(folders[-1]) if folders else None
+        if folders:
+            return self.read(folders[-1])
+        done = max((record["step"] for record in self.log()), default=0)
+        # Where a second one was begun, the first had been written.
+        if done > 2 * self.about["training"]["save_every"] or is_file(self.folder / "samples.png"):
+            raise CheckpointError(
+                f"{self.folder / 'checkpoints'}: holds none, after {done:,} steps; put them back, "
+                f"or start a new run with --init {self.folder}"
+            )
+        return None
 
     def read(self, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """State and tensors of one checkpoint; refused unless they are as they were written."""
-        undo = f"remove {folder} to go on from the checkpoint before it"
+        undo = f"start a new run, with --init {self.folder} if it has a model"
+        if folder != self.checkpoints()[0]:
+            undo = f"remove {folder} to go on from the checkpoint before it"
         state = read_json(folder / _STATE, undo=undo)
-        check_format(folder / _STATE, state.get("format"), FORMAT)
+        check_format(folder / _STATE, state.get("format"), FORMAT, undo=undo)
         tensors, _ = read_tensors(folder / _TENSORS, undo=undo)
         kept = {name: value for name, value in state.items() if name != "hash"}
         if state.get("hash") != hash_tensors(tensors, json.dumps(kept, sort_keys=True)):
@@ -238,6 +255,8 @@ def write_run(folder: Path, about: Mapping[str, Any]) -> None:
 
 def check_free(folder: Path) -> None:
     """Refuse a place for a new run that holds anything."""
+    if not is_utf8(folder):
+        raise ConfigError(f"{folder}: is no name in UTF-8; choose another --out")
     if Run.exists(folder):
         raise ConfigError(
             f"{folder}: holds a run already; `axial train --resume {folder}` goes on with it, "

@@ -80,7 +80,8 @@ def duplicates(packed: Packed, other: Packed) -> tuple[int, int]:
 def _hashes(packed: Packed) -> Array:
     """16 bytes for each example: with a billion of them, two that collide are not to be found."""
     examples = (row for rows in packed.checked() for row in rows)
-    marks = (hashlib.blake2b(row.tobytes(), digest_size=16).hexdigest() for row in examples)
+    wide = (row.astype("<u2").tobytes() for row in examples)  # alike in arrays of either type
+    marks = (hashlib.blake2b(row, digest_size=16).hexdigest() for row in wide)
     return np.fromiter(marks, "S32", len(packed))
 
 

@@ -143,6 +143,7 @@ def read_up_to(file: BinaryIO, size: int) -> bytearray:
 def open_array(path: Path, options: ReadOptions) -> Source:
     """A .npy or .npz of integers (n, *axes) or (n, *axes, c)."""
     name, keys, label_key = _choose(path, options)
+    notes: list[str] = []
     where = f"{path}: {name}" if name else str(path)
 
     def chunks() -> Iterator[Array]:
@@ -159,8 +160,12 @@ def open_array(path: Path, options: ReadOptions) -> Source:
     labels = None
     if label_key:
         with ExitStack() as stack:
-            labels = _stream(path, label_key, options, stack).all()
-    notes = []
+            told = _stream(path, label_key, options, stack)
+            if told.dtype.kind in "biu":
+                labels = told.all()
+                labels = labels.astype(np.uint8) if labels.dtype == bool else labels
+            else:
+                notes.append(f"labels left out: {label_key!r} holds {told.dtype}, no integers")
     if not (options.channels_last or options.channels_none):
         kind = "channels" if channels else "an axis like the others, there are no channels"
         notes.append(f"the last axis was taken to be {kind}")
@@ -223,9 +228,17 @@ def _choose(path: Path, options: ReadOptions) -> tuple[str, list[str], str | Non
             )
         wanted = (*_LABEL_KEYS, f"y_{split}")
         count = streams[found[0]].shape[0]
-        labels = [k for k in wanted if k in streams and streams[k].shape == (count,)]
-        labels = [k for k in labels if streams[k].dtype.kind in "iu"]
-    return found[0], keys, labels[0] if labels else None
+        shapes = {k: streams[k].shape for k in wanted if k in streams}
+        lists = {k: shape[0] for k, shape in shapes.items() if len(shape) == 1}
+        fitting = [k for k, length in lists.items() if length == count]
+        if lists and not fitting:
+            told, length = next(iter(lists.items()))
+            raise DataError(
+                f"{path}: {told!r} has {length:,} labels for {count:,} examples; mend it, or leave "
+                f"labels out by --key {found[0]}"
+            )
+        integers = [k for k in fitting if streams[k].dtype.kind in "biu"]
+    return found[0], keys, next(iter([*integers, *fitting]), None)
 
 
 def _named_after(split: str | None) -> tuple[str, ...]:

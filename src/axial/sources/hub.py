@@ -31,6 +31,9 @@ def open_hub(what: str, options: ReadOptions) -> Source:
         found = found[split]
     column = _column(what, found, options)
     label, names = _labels(found)
+    left_out = []
+    if label and not names and "int" not in (held := _held(found, label)) and held != "bool":
+        left_out = [f"labels left out: column {label!r} holds {held}, no integers"]
     pictures = _kind(found, column) == "Image"
     return Source(
         name=what.rstrip("/").split("/")[-1],
@@ -47,7 +50,7 @@ def open_hub(what: str, options: ReadOptions) -> Source:
         ),
         decode=decoder(options) if pictures else None,
         takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
-        notes=changes(options) if pictures else [],
+        notes=[*(changes(options) if pictures else []), *left_out],
     )
 
 
@@ -77,6 +80,11 @@ def _load(what: str) -> Any:
 
 def _kind(found: Any, column: str) -> str:
     return type(found.features[column]).__name__
+
+
+def _held(found: Any, column: str) -> str:
+    """What kind of numbers, or what else, a column holds."""
+    return str(getattr(found.features[column], "dtype", _kind(found, column)))
 
 
 def _column(what: str, found: Any, options: ReadOptions) -> str:
