@@ -217,8 +217,9 @@ def test_data_is_found_again_though_the_folder_it_was_named_from_is_gone(tmp_pat
     run = Run(tmp_path / "run")
     assert run.about["data"]["file"] == str(tmp_path / "link" / "x.npy")  # the link stays
     main(["train", "--resume", "run"])
-    (tmp_path / "there").symlink_to(tmp_path / "real", target_is_directory=True)
-    main(["train", "small", "--data", "there/../link/x.npy", "--out", "two", *few])
+    (tmp_path / "real" / "deep").mkdir()
+    (tmp_path / "there").symlink_to(tmp_path / "real" / "deep", target_is_directory=True)
+    main(["train", "small", "--data", "there/../x.npy", "--out", "two", *few])
     assert open_again(Run(tmp_path / "two")).path.samefile(tmp_path / "real" / "x.npy")
 
 

@@ -146,7 +146,13 @@ def replaced(layer):
 
 
 def exchanged(layer):
-    layer.__class__ = type("Adapted", (type(layer),), {"forward": lambda self, x, *_, **how: 2 - x})
+    kind = type(layer)
+
+    class Adapted(kind):
+        def forward(self, *args, **how):
+            return 2 - kind.forward(self, *args, **how)
+
+    layer.__class__ = Adapted
 
 
 EVERYWHERE = ["outer_decoders.0", "outer_decoders.0.1", "outer_decoders.0.1.attention.to_qkv"]
@@ -154,7 +160,7 @@ EVERYWHERE += ["inner_decoder.0", "inner_decoder.0.attention", "inner_decoder.0.
 
 
 @pytest.mark.parametrize("change", [hooked, replaced, exchanged])
-@pytest.mark.parametrize("place", [*EVERYWHERE, "norm", "to_logits"])
+@pytest.mark.parametrize("place", ["embedding", *EVERYWHERE, "norm", "to_logits"])
 def test_layers_that_the_caches_would_not_run_are_refused_there_and_run_elsewhere(place, change):
     model = tiny_model(VARIANTS["2d"])
     before = bits(model, torch.zeros(1, *VARIANTS["2d"].axes, 1).long())
@@ -186,6 +192,15 @@ def test_settings_of_layers_that_the_caches_would_not_heed_are_refused_but_for_d
     hooked(model.inner_decoder.lstm)
     with pytest.raises(AxialError, match=r"inner_decoder\.lstm of this model was exchanged"):
         draw(model, 8)
+
+
+def test_noise_may_forbid_all_values_of_what_is_given():
+    model = tiny_model(VARIANTS["2d"])
+    given = torch.full((1, *VARIANTS["2d"].axes, 1), -1)
+    given[0, 0, 0] = 2
+    noise = torch.zeros(*given.shape, VARIANTS["2d"].values)
+    noise[0, 0, 0] = -torch.inf
+    assert draw(model, 1, given=given, noise=noise)[0, 0, 0] == 2
 
 
 def test_candidates_are_compared_in_double_precision():

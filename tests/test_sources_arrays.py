@@ -95,8 +95,10 @@ def test_labels_that_are_left_out_are_told_of(tmp_path):
     found = packed(tmp_path / "c.npz", tmp_path)
     assert found.labels is None
     assert "labels left out: 'y' holds float64, no integers" in found.description.notes
-    np.savez(tmp_path / "d.npz", x=x, y=np.array([0.5, 1, 2]), label=np.array([True, False, True]))
-    assert packed(tmp_path / "d.npz", tmp_path).labels.tolist() == [1, 0, 1]
+    odd, flags = np.array([0.5, 1, 2]), np.array([True, False, True])
+    for name, arrays in (("d", {"y": odd, "label": flags}), ("f", {"y": flags, "label": odd})):
+        np.savez(tmp_path / f"{name}.npz", x=x, **arrays)
+        assert packed(tmp_path / f"{name}.npz", tmp_path).labels.tolist() == [1, 0, 1]
     np.savez(tmp_path / "e.npz", x=x, labels=np.arange(2), y=np.int64(3))
     message = refused(tmp_path / "e.npz", tmp_path)
     assert "'labels' has 2 labels for 3 examples" in message and "by --key x" in message

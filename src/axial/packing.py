@@ -180,7 +180,7 @@ class _Collector:
         source.name, source.version, source.split = about.source, about.version, about.split
         source.values = source.values or about.values
         source.notes = [*about.notes]
-        self.skipped, self.beginning = about.skipped, about.beginning
+        self.skipped = about.skipped
         if about.labels is not None and packed.labels is not None:
             self.labels = [packed.labels[: self.limit]]
             source.names, source.classes = about.labels.names, about.labels.classes
