@@ -96,8 +96,8 @@ def _check_plain(model: AxialTransformer) -> None:
     layers = dict(model.named_modules(remove_duplicate=False))
     for name, kind, settings in _plain_layers(model.config):
         layer = layers.get(name)
-        same = layer is not None and is_plain(layer, kind)
-        if layer is None or not same or (settings and layer.extra_repr() != settings):
+        plain = layer is not None and is_plain(layer, kind)
+        if layer is None or not plain or (settings and layer.extra_repr() != settings):
             raise InputError(
                 f"{name} of this model was exchanged or has hooks, which drawing by caches does "
                 'not run: use method="semi-parallel"'

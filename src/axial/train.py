@@ -148,7 +148,7 @@ class _Loop:
         self.state: dict[str, Any] = {"best": None, "best_step": None, "seconds": 0.0}
         self.state |= {"skipped": 0, "bad_in_a_row": 0}
         found = run.newest()
-        model = self._new_model() if found is None else _empty_model(self.model_config)
+        model = self._new_model() if found is None else self._empty_model()
         self.trainer = Trainer(model, self.config, ranks, parallel=parallel)
         if found is not None:
             self._go_on(*found)
@@ -178,6 +178,10 @@ class _Loop:
                 f"start a new run"
             )
         return AxialTransformer.from_weights(self.model_config, model.float().state_dict())
+
+    def _empty_model(self) -> AxialTransformer:
+        """One whose weights are about to be read."""
+        return AxialTransformer.of_shapes(self.model_config).to_empty(device="cpu")
 
     def _go_on(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         folder = self.run.checkpoints()[-1]
@@ -356,10 +360,3 @@ def draw_some(model: AxialTransformer, packed: Packed, examples: Indices, ranks:
             label=None if label is None else label[mine],
         )
     return ranks.sum(out)
-
-
-def _empty_model(config: ModelConfig) -> AxialTransformer:
-    """A model whose weights are about to be read."""
-    with torch.device("meta"):
-        model = AxialTransformer(config)
-    return model.to_empty(device="cpu")
