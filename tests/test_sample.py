@@ -178,6 +178,22 @@ def test_layers_that_the_caches_would_not_run_are_refused_there_and_run_elsewher
     assert torch.equal(drawn, draw(model, 8, method="naive"))
 
 
+@pytest.mark.parametrize("name", ["2d-channels", "2d-lstm"])
+def test_a_compiled_or_watched_model_draws_the_same(name, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is outside of tests
+    model = tiny_model(VARIANTS[name])
+    before = draw(model, 3)
+    assert torch.equal(draw(torch.compile(model, backend="eager"), 3), before)
+    model.outer_decoders[0][1] = torch.compile(model.outer_decoders[0][1], backend="eager")
+    model.to_logits = torch.compile(model.to_logits, backend="eager")
+    assert torch.equal(draw(model, 3), before)
+    model.norm.register_full_backward_hook(lambda module, before, after: None)
+    assert torch.equal(draw(model, 3), before)  # there is nothing to go back through
+    hooked(model.outer_decoders[0][1].attention)
+    with pytest.raises(AxialError, match=r"outer_decoders\.0\.1\.attention of this model was"):
+        draw(model, 3)
+
+
 def test_settings_of_layers_that_the_caches_would_not_heed_are_refused_but_for_dropouts():
     model = tiny_model(config((3, 4), dropout=0.5))
     before = draw(model, 8)

@@ -200,8 +200,10 @@ class AxialAttention(nn.Module):
 
     def _is_short(self, x: Tensor) -> bool:
         """Whether line_attention.py serves lines and heads of this size, past a plain `to_qkv`."""
-        plain = is_plain(self.to_qkv, nn.Linear) and self.to_qkv.bias is not None
-        return plain and serves(x, x.shape[1 + self.axis], self.to_out.in_features // self.heads)
+        layer, head_width = self.to_qkv, self.to_out.in_features // self.heads
+        back = layer._backward_hooks or layer._backward_pre_hooks
+        plain = is_plain(layer, nn.Linear) and layer.bias is not None and not back
+        return plain and serves(x, x.shape[1 + self.axis], head_width)
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features
@@ -235,14 +237,9 @@ def check_tensors(**values: object) -> None:
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a layer is what its kind computes and no more: nobody exchanged or hooked it."""
-    hooks = (
-        layer._forward_hooks,
-        layer._forward_pre_hooks,
-        layer._backward_hooks,
-        layer._backward_pre_hooks,
-    )
-    return type(layer) is kind and "forward" not in vars(layer) and not any(hooks)
+    """Whether a layer computes what its kind does and no more: nobody exchanged or hooked it."""
+    changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
+    return type(layer) is kind and not changed
 
 
 def _attend(

@@ -93,7 +93,9 @@ class Caches:
 
 def _check_plain(model: AxialTransformer) -> None:
     """Refuse a model that computes by other layers than its configuration says."""
-    layers = dict(model.named_modules(remove_duplicate=False))
+    found = model.named_modules(remove_duplicate=False)
+    # What is compiled comes in a wrapper and, after it, as what it was: that counts.
+    layers = {name.replace("_orig_mod.", "").removesuffix("._orig_mod"): at for name, at in found}
     for name, kind, settings in _plain_layers(model.config):
         layer = layers.get(name)
         plain = layer is not None and is_plain(layer, kind)
