@@ -79,6 +79,9 @@ def test_a_compiled_model_is_saved_as_what_it_was_made_of(tmp_path):
     save(compiled, tmp_path / "model")
     assert fingerprint(load(tmp_path / "model")) == fingerprint(model)
     assert fingerprint(compiled) == fingerprint(model)
+    model.inner_decoder = torch.compile(model.inner_decoder, backend="eager")
+    save(model, tmp_path / "part")
+    assert fingerprint(load(tmp_path / "part")) == fingerprint(model) == fingerprint(compiled)
 
 
 def test_a_folder_holds_two_files_and_nothing_else(folder):

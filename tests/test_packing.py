@@ -275,17 +275,23 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_being_ended_leaves_nothing_and_no_workers(tmp_path, how):
-    data = formats.png(formats.pictures(1, 64)[0])
-    path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(20_000)})
-    out = tmp_path / "out"
-    out.mkdir()
-    run = subprocess.Popen(
-        f"{sys.executable} -m axial data {path} --out {out}/a.npy --workers 2".split(),
-        stderr=subprocess.DEVNULL,
+def started_packing(tmp_path, side=64, count=20_000, stderr=subprocess.DEVNULL):
+    """`axial data` of many pictures to out/a.npy, in a group of processes of its own."""
+    data = formats.png(formats.pictures(1, side)[0])
+    path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(count)})
+    return subprocess.Popen(
+        f"{sys.executable} -m axial data {path} --out {tmp_path}/out/a.npy --workers 2".split(),
+        stderr=stderr,
+        text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_being_ended_leaves_nothing_and_no_workers(tmp_path, how):
+    out = tmp_path / "out"
+    out.mkdir()
+    run = started_packing(tmp_path)
     wait_until(lambda: processes_of(run.pid) >= 5)  # with the two that Python starts beside
     run.send_signal(how)
     assert run.wait(30) in (143, -how)
@@ -296,13 +302,7 @@ def test_being_ended_leaves_nothing_and_no_workers(tmp_path, how):
 
 @pytest.mark.parametrize("seconds", [0.2, 0.6])
 def test_a_second_interrupt_ends_it_too(tmp_path, seconds):
-    data = formats.png(formats.pictures(1, 256)[0])
-    path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(3000)})
-    run = subprocess.Popen(
-        f"{sys.executable} -m axial data {path} --out {tmp_path}/out/a.npy --workers 2".split(),
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    run = started_packing(tmp_path, side=256, count=3000)
     wait_until(lambda: processes_of(run.pid) >= 2)
     time.sleep(seconds)
     for _ in range(2):
@@ -316,14 +316,7 @@ def test_a_second_interrupt_ends_it_too(tmp_path, seconds):
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2])
 def test_an_interrupt_while_the_workers_start_is_quiet_and_leaves_nothing(tmp_path, seconds):
     """It goes to every process of the command, as from a terminal."""
-    data = formats.png(formats.pictures(1, 64)[0])
-    path = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": data for i in range(20_000)})
-    run = subprocess.Popen(
-        f"{sys.executable} -m axial data {path} --out {tmp_path}/out/a.npy --workers 2".split(),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    run = started_packing(tmp_path, stderr=subprocess.PIPE)
     wait_until(lambda: processes_of(run.pid) >= 2)
     time.sleep(seconds)
     os.killpg(run.pid, signal.SIGINT)

@@ -20,7 +20,7 @@ from torch import Tensor
 from axial.config import ModelConfig
 from axial.disk import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
-from axial.model import AxialTransformer
+from axial.model import AxialTransformer, plain_name
 from axial.ranks import usable
 from axial.runs import Run
 from axial.shipped import shipped_folder, shipped_names
@@ -39,10 +39,10 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
     A new folder appears in one step. In an existing one, exchanging the weights is that step;
     should the process die right after it, `load` finds the new configuration beside them.
     """
-    folder, model = Path(folder), _uncompiled(model)
+    folder = Path(folder)
     if not is_utf8(folder):
         raise CheckpointError(f"{folder}: is no name in UTF-8; choose another")
-    weights = _apart(model.state_dict())
+    weights = _apart(_weights(model))
     try:
         AxialTransformer.of_shapes(model.config).check_weights(weights)
     except CheckpointError as error:
@@ -103,12 +103,12 @@ def is_model(folder: Path) -> bool:
 
 def fingerprint(model: AxialTransformer) -> str:
     """SHA-256 of configuration and weights: equal if and only if the models are."""
-    return _fingerprint(model.config, _uncompiled(model).state_dict())
+    return _fingerprint(model.config, _weights(model))
 
 
-def _uncompiled(model: AxialTransformer) -> AxialTransformer:
-    """What `torch.compile` was given, where it was: only that calls its weights by their names."""
-    return getattr(model, "_orig_mod", model)
+def _weights(model: AxialTransformer) -> dict[str, Tensor]:
+    """All weights by the names they have where nothing is compiled."""
+    return {plain_name(name): tensor for name, tensor in model.state_dict().items()}
 
 
 def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from axial.errors import InputError
 from axial.kernel_levels import KernelLine, KernelStep, fast_kernels
 from axial.layers import LSTM, Blocks
 from axial.lines import Line, Step, all_finite, sensible_threads
-from axial.model import AxialTransformer
+from axial.model import AxialTransformer, plain_name
 
 _FOLDED = ("embedding", "outer_decoders", "inner_decoder", "norm", "to_logits")
 """Parts of a model whose weights are taken here, past their layers."""
@@ -94,8 +94,8 @@ class Caches:
 def _check_plain(model: AxialTransformer) -> None:
     """Refuse a model that computes by other layers than its configuration says."""
     found = model.named_modules(remove_duplicate=False)
-    # What is compiled comes in a wrapper and, after it, as what it was: that counts.
-    layers = {name.replace("_orig_mod.", "").removesuffix("._orig_mod"): at for name, at in found}
+    # Of what is compiled the wrapper comes first, and what it wraps, which counts, after it.
+    layers = {plain_name(name): layer for name, layer in found}
     for name, kind, settings in _plain_layers(model.config):
         layer = layers.get(name)
         plain = layer is not None and is_plain(layer, kind)

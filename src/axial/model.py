@@ -40,6 +40,11 @@ VALUE_PERIOD, POSITION_PERIOD = 8, 4
 _WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
+def plain_name(name: str) -> str:
+    """That of a layer or a weight, without the wrappers that `torch.compile` puts around layers."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
 class ChannelEncoder(nn.Module):
     """What the decoder is told of the channels already known (paper 3.2.2)."""
 
