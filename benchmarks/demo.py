@@ -21,7 +21,7 @@ from PIL import Image
 
 import axial
 from axial.cli import main as axial_command
-from axial.runs import Run
+from axial.checkpoints.run_folder import Run
 from axial.survey import codec_bits
 
 SHIPPED = "cifar10"

@@ -21,7 +21,7 @@ from recipe_rows import Setting
 from timed import joined
 
 import axial
-from axial import shipped
+from axial.checkpoints import shipped
 from axial.cli import main as axial_command
 from axial.config import ModelConfig
 from axial.survey import codec_bits

@@ -14,7 +14,7 @@ from axial.cli import main
 from axial.config import Sizes
 from axial.presets import PRESETS
 from axial.ranks import Ranks
-from axial.runs import Run
+from axial.checkpoints.run_folder import Run
 
 ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
 TINY = ["--width", "16", "--heads", "2", "--decoder-layers", "2", "1"]

@@ -24,7 +24,7 @@ from axial.data import PackedWriter
 from axial.packing import pack
 from axial.presets import PRESETS
 from axial.ranks import Ranks
-from axial.runs import Run
+from axial.checkpoints.run_folder import Run
 from axial.train import train
 
 

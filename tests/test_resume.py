@@ -27,7 +27,7 @@ import axial
 from axial.begin import begin
 from axial.cli import main
 from axial.packing import pack
-from axial.runs import Run
+from axial.checkpoints.run_folder import Run
 from axial.train import train
 
 

@@ -10,7 +10,7 @@ from conftest import load_script
 from test_recipes import run
 
 import axial
-from axial import shipped
+from axial.checkpoints import shipped
 from axial.config import TrainConfig
 from axial.presets import PRESETS
 

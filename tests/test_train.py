@@ -22,7 +22,7 @@ from axial.errors import CheckpointError, TrainingError
 from axial.evaluation import evaluate
 from axial.ranks import Ranks
 from axial.readings import Readings
-from axial.runs import Run
+from axial.checkpoints.run_folder import Run
 from axial.train import draw_some, train
 from axial.trainer import SliceBits
 from axial.watch import Watch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from axial.attention import AxialAttention
     from axial.batches import EvaluationBatches, TrainingBatches
-    from axial.checkpoint import fingerprint, load, save
+    from axial.checkpoints.model_folder import fingerprint, load, save
     from axial.completion import complete
     from axial.config import DataShape, ModelConfig, TrainConfig
     from axial.data import open_packed
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from axial.sample import draw
     from axial.sliding import prolong
     from axial.sources.options import ReadOptions
-    from axial.tensorflow import from_tensorflow, load_tensorflow
+    from axial.checkpoints.tensorflow import from_tensorflow, load_tensorflow
 
 __version__ = "0.1.0"
 

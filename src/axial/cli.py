@@ -25,7 +25,7 @@ from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainCo
 from axial.describe import describe
 from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.presets import PRESETS
-from axial.shipped import shipped_folder, shipped_names
+from axial.checkpoints.shipped import shipped_folder, shipped_names
 from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
 _T = TypeVar("_T")
@@ -60,9 +60,9 @@ def import_(
         channels: Channels of a stacked-rows model, which no shape tells either.
         weights: The averaged weights, which the authors evaluate, or the raw ones.
     """
-    from axial.checkpoint import fingerprint, save
-    from axial.runs import check_free
-    from axial.tensorflow import load_tensorflow
+    from axial.checkpoints.model_folder import fingerprint, save
+    from axial.checkpoints.run_folder import check_free
+    from axial.checkpoints.tensorflow import load_tensorflow
 
     check_free(out)
     model = load_tensorflow(folder, heads=heads, channels=channels, ema=weights == "ema")
@@ -226,7 +226,7 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
 
 def _as_started(folder: Path) -> TrainFlags:
     """What a run was started with, and need not be said again."""
-    from axial.runs import Run
+    from axial.checkpoints.run_folder import Run
 
     about = Run(folder).about
     return TrainFlags(preset=about["preset"], training=TrainConfig.from_json(about["training"]))
@@ -301,7 +301,7 @@ def _array(path: str, other: Path | None) -> str:
 
 def _loaded(folder: str) -> tuple[str, str]:
     """What a model is, and its weights as they are computed with."""
-    from axial.checkpoint import fingerprint, load
+    from axial.checkpoints.model_folder import fingerprint, load
 
     model = load(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import axial
-from axial.checkpoint import fingerprint, load
+from axial.checkpoints.model_folder import fingerprint, load
 from axial.config import DataShape, SampleConfig
 from axial.data import Array
 from axial.disk import check_place

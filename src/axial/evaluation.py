@@ -23,7 +23,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from axial.batches import Batch, EvaluationBatches, Indices, examples_of
-from axial.checkpoint import Weights, fingerprint
+from axial.checkpoints.model_folder import Weights, fingerprint
 from axial.config import ModelConfig, Precision, as_integer, check_choice
 from axial.data import Description, Packed
 from axial.disk import errors_of, replacing, write_text

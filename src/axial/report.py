@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import axial
-from axial.checkpoint import Weights, load
+from axial.checkpoints.model_folder import Weights, load
 from axial.config import Precision
 from axial.data import Packed, description_path
 from axial.disk import check_apart, check_place, check_writable, errors_of

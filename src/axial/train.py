@@ -14,7 +14,7 @@ from torch import Tensor
 
 from axial.batches import Indices, TrainingBatches, split
 from axial.causal import given as always_given
-from axial.checkpoint import fingerprint, is_model, load, save
+from axial.checkpoints.model_folder import fingerprint, is_model, load, save
 from axial.config import ModelConfig, TrainConfig
 from axial.data import Packed
 from axial.errors import CheckpointError, TrainingError, is_out_of_memory
@@ -25,7 +25,7 @@ from axial.parallel import Parallel
 from axial.pictures import write_curve, write_sheet
 from axial.ranks import Ranks, stopping
 from axial.readings import Pace, Readings
-from axial.runs import Run, Writer
+from axial.checkpoints.run_folder import Run, Writer
 from axial.sample import draw
 from axial.trainer import Trainer
 from axial.watch import Watch

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from axial.bundle import find_bundle, printable, read_index, read_tensor
+from axial.checkpoints.tensor_bundle import find_bundle, printable, read_index, read_tensor
 from axial.config import ModelConfig, as_integer
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer

@@ -5,7 +5,7 @@ Each is a folder as `axial.save` writes it, with a model card as README.md.
 
 from pathlib import Path
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parent
 
 
 def shipped_names() -> list[str]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from axial.disk import LOCK, flush, locked, write_text
 from axial.errors import CheckpointError, ConfigError
-from axial.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
+from axial.checkpoints.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""

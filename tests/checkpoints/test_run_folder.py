@@ -14,7 +14,7 @@ import axial
 from axial import CheckpointError, ConfigError
 from axial.begin import begin, open_again
 from axial.cli import main
-from axial.runs import Run
+from axial.checkpoints.run_folder import Run
 from axial.train import train
 
 

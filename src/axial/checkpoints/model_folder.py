@@ -22,9 +22,9 @@ from axial.disk import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer, plain_name
 from axial.ranks import usable
-from axial.runs import Run
-from axial.shipped import shipped_folder, shipped_names
-from axial.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
+from axial.checkpoints.run_folder import Run
+from axial.checkpoints.shipped import shipped_folder, shipped_names
+from axial.checkpoints.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""

@@ -337,7 +337,7 @@ def test_a_config_that_is_no_json_object_is_refused(folder, text):
 
 
 def test_a_missing_weight_is_named_even_if_the_fingerprint_was_made_to_fit(folder):
-    from axial.checkpoint import _fingerprint
+    from axial.checkpoints.model_folder import _fingerprint
 
     weights = load_file(folder / "model.safetensors")
     del weights["norm.bias"]
@@ -393,7 +393,7 @@ def test_a_model_of_frames_that_were_never_told_keeps_its_old_fingerprint(tmp_pa
 
 
 def test_the_fingerprint_covers_names_types_and_shapes():
-    from axial.checkpoint import _fingerprint
+    from axial.checkpoints.model_folder import _fingerprint
 
     a, b = torch.zeros(2, 3), torch.ones(6)
     marks = {

@@ -8,7 +8,8 @@ import torch
 from conftest import config, tiny_model
 
 import axial
-from axial import CheckpointError, shipped
+from axial import CheckpointError
+from axial.checkpoints import shipped
 from axial.cli import main
 
 SIZES = config((3, 4), channels=2, values=5)

@@ -8,10 +8,10 @@ import torch
 from tensor_bundle import write_bundle
 
 from axial import bits_per_dim, draw, from_tensorflow, load_tensorflow
-from axial.bundle import find_bundle, read_index, read_tensor
+from axial.checkpoints.tensor_bundle import find_bundle, read_index, read_tensor
 from axial.errors import AxialError, CheckpointError, ConfigError
 
-PARITY = Path(__file__).parent / "parity"
+PARITY = Path(__file__).parents[1] / "parity"
 FIXTURES = sorted(path.stem for path in PARITY.glob("*.npz"))
 CHECKPOINT = PARITY / "tf_checkpoint"
 

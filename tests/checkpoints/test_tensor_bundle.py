@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tensor_bundle import field, write_bundle, write_index
 
-from axial.bundle import _uncompress_snappy, find_bundle, read_index, read_tensor
+from axial.checkpoints.tensor_bundle import _uncompress_snappy, find_bundle, read_index, read_tensor
 from axial.errors import CheckpointError
 
-RECORDED = Path(__file__).parent / "parity" / "tf_checkpoint"
+RECORDED = Path(__file__).parents[1] / "parity" / "tf_checkpoint"
 ARRAYS = {
     "model/a": np.arange(6, dtype=np.float32).reshape(2, 3),
     "model/ab": np.arange(4, dtype=np.float64),
