@@ -23,7 +23,7 @@ from axial.batches import Batch
 from axial.causal import given
 from axial.cost import parameters, training_flops
 from axial.presets import bair
-from axial.ranks import Ranks, ranks
+from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak
 from axial.trainer import Trainer
 

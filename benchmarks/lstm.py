@@ -17,7 +17,7 @@ from bair import measure
 from axial import AxialTransformer, ModelConfig, draw
 from axial.cost import parameters
 from axial.presets import PRESETS
-from axial.ranks import Ranks, ranks
+from axial.system.ranks import Ranks, ranks
 
 BATCHES = {32: 32, 64: 8}
 DRAWN = 16

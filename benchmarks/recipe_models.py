@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from axial.config import ModelConfig, TrainConfig
 from axial.model import AxialTransformer
-from axial.ranks import Ranks
+from axial.system.ranks import Ranks
 from axial.trainer import Trainer
 
 

@@ -32,7 +32,7 @@ from axial.cost import parameters, training_flops
 from axial.data import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
 from axial.model import AxialTransformer
-from axial.ranks import Ranks, ranks
+from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak
 from axial.trainer import State
 

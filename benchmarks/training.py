@@ -29,7 +29,7 @@ from axial.cost import parameters, training_flops
 from axial.data import Packed, PackedWriter
 from axial.model import AxialTransformer
 from axial.presets import PRESETS
-from axial.ranks import Ranks, ranks
+from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak
 from axial.train import train
 from axial.trainer import Trainer

@@ -36,7 +36,7 @@ from axial.data import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
 from axial.model import AxialTransformer
 from axial.pictures import write_sheet
-from axial.ranks import Ranks, ranks
+from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak
 from axial.trainer import Trainer
 

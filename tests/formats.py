@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from axial.crc32c import masked_crc32c
+from axial.system.crc32c import masked_crc32c
 from axial.errors import DataError
 from axial.packing import pack
 from axial.sources.options import ReadOptions

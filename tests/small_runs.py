@@ -13,7 +13,7 @@ from axial.begin import Plan
 from axial.cli import main
 from axial.config import Sizes
 from axial.presets import PRESETS
-from axial.ranks import Ranks
+from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run
 
 ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))

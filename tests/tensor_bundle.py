@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from axial.crc32c import masked_crc32c
+from axial.system.crc32c import masked_crc32c
 
 TYPES = {"float32": 1, "float64": 2, "int32": 3, "int64": 9, "float16": 19}
 

@@ -23,7 +23,7 @@ from axial.config import Sizes
 from axial.data import PackedWriter
 from axial.packing import pack
 from axial.presets import PRESETS
-from axial.ranks import Ranks
+from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run
 from axial.train import train
 

@@ -184,7 +184,7 @@ def pictures(tmp_path_factory):
 @pytest.mark.parametrize("candidates", [1, 3])
 def test_completing_tells_how_far_it_is(checkpoints, tmp_path, monkeypatch, capsys, candidates):
     """Of 5 rows 3 are drawn, in each of 3 channels, in batches of 2 versions."""
-    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
     source = tmp_path / "x.npy"
     np.save(source, np.zeros((2, 5, 4, 3), np.uint8))
     settings = ["--keep", 2, "--count", 2, "--batch", 2, "--candidates", candidates]
@@ -378,7 +378,7 @@ def taken(folder):
 def test_a_file_that_axial_did_not_make_is_never_replaced(
     checkpoints, tmp_path, monkeypatch, capsys, command, name
 ):
-    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
     before = taken(tmp_path)
     np.save(source := tmp_path / "x.npy", np.zeros((1, 3, 3, 4), np.uint8))
     out = ["--out", tmp_path / name]
@@ -432,7 +432,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_drawn(
 ):
     """Only trying tells: root may write everywhere, and a name must leave room for another's."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
     np.save("x.npy", np.zeros((1, 4, 4), np.uint8))
     source = ["x.npy", "--channels-none", "--keep", 1] if command == "complete" else []
     message = refused(command, checkpoints / "grey", *source, *arguments, "--count", 1)
@@ -455,7 +455,7 @@ def test_a_disk_that_refuses_leaves_nothing(checkpoints, tmp_path, monkeypatch):
 def test_a_moving_picture_that_will_be_too_large_is_refused_before_it_is_drawn(
     checkpoints, tmp_path, monkeypatch, capsys, command
 ):
-    monkeypatch.setattr("axial.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 3, 4), np.uint8))
     source = [tmp_path / "x.npy", "--channels-none", "--keep", 1] if command == "complete" else []
     how = ["--count", 8000, "--out", tmp_path / "a.mp4"]

@@ -338,7 +338,7 @@ from safetensors.torch import save_file
 from test_muon import ODD, TRAINING
 from test_trainer import batch_of
 
-from axial.ranks import ranks
+from axial.system.ranks import ranks
 from axial.trainer import Trainer
 
 def train(team):  # leaves nothing that holds on to the group when it is dissolved

@@ -5,7 +5,7 @@ from PIL import Image
 from test_data import write
 
 from axial.data import open_packed
-from axial.disk import check_place
+from axial.system.files import check_place
 from axial.errors import DataError
 from axial.pictures import (
     _with_scale,

@@ -20,7 +20,7 @@ from axial.begin import begin
 from axial.cli import main
 from axial.errors import CheckpointError, TrainingError
 from axial.evaluation import evaluate
-from axial.ranks import Ranks
+from axial.system.ranks import Ranks
 from axial.readings import Readings
 from axial.checkpoints.run_folder import Run
 from axial.train import draw_some, train

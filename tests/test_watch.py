@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 
-from axial.crc32c import masked_crc32c
+from axial.system.crc32c import masked_crc32c
 from axial.events import EventFile
 from axial.pictures import write_sheet
-from axial.protobuf import read_fields
+from axial.system.protobuf import read_fields
 from axial.watch import Watch
 
 

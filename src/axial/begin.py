@@ -15,12 +15,12 @@ from axial.batches import check_share
 from axial.checkpoints.model_folder import fingerprint, load
 from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
 from axial.data import Packed, is_packed, open_packed, stacked_shape
-from axial.disk import LOCK, claimed, folders_above, unfinished
+from axial.system.files import LOCK, claimed, folders_above, unfinished
 from axial.errors import ConfigError, DataError
 from axial.fitting import as_modelled, class_names, renumbered
 from axial.packing import open_data
 from axial.presets import PRESETS
-from axial.ranks import Ranks
+from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run, check_free, write_run
 from axial.checkpoints.shipped import shipped_folder
 from axial.sources.options import ReadOptions

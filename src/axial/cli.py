@@ -87,7 +87,7 @@ def data(
         workers: Processes that decode; one for each core unless told.
         preview: Draw the first examples as one PNG sheet.
     """
-    from axial.disk import check_apart
+    from axial.system.files import check_apart
     from axial.packing import pack
     from axial.pictures import check_preview, write_preview
 
@@ -183,7 +183,7 @@ def train(args: Sequence[str]) -> None:
     """Train a preset on data, or go on with a run; leaves a model, its samples and its curve."""
     flags = _train_flags(args)
     from axial.begin import Plan, begin, resume
-    from axial.ranks import ranks
+    from axial.system.ranks import ranks
     from axial.train import train
 
     with ranks(flags.device) as team:

@@ -15,13 +15,13 @@ from axial.causal import order
 from axial.completion import complete, is_exact, kept_part
 from axial.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
 from axial.data import Array, Packed
-from axial.disk import check_apart
+from axial.system.files import check_apart
 from axial.drawing import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
 from axial.fitting import ClassNames, as_clips, class_names, open_clips
 from axial.model import AxialTransformer
 from axial.output import Output, Shown
-from axial.ranks import ranks
+from axial.system.ranks import ranks
 from axial.sliding import Sliding, prolong
 from axial.sources.options import ClipOptions
 

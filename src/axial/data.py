@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from axial.config import MOST_VALUES, DataShape
-from axial.disk import errors_of, flush, folders_above, locked, unfinished
+from axial.system.files import errors_of, flush, folders_above, locked, unfinished
 from axial.errors import DataError
 
 FORMAT = 1

@@ -18,13 +18,13 @@ import axial
 from axial.checkpoints.model_folder import fingerprint, load
 from axial.config import DataShape, SampleConfig
 from axial.data import Array
-from axial.disk import check_place
+from axial.system.files import check_place
 from axial.errors import ConfigError, DataError
 from axial.model import AxialTransformer
 from axial.output import Output, Shown, write_moving
 from axial.pictures import sheet
-from axial.progress import counting
-from axial.ranks import Ranks, ranks
+from axial.system.progress import counting
+from axial.system.ranks import Ranks, ranks
 from axial.sample import draw, draws_at_once
 
 _BATCH_CPU, _BATCH = 16, 64

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from axial.crc32c import masked_crc32c
-from axial.protobuf import write_field
+from axial.system.crc32c import masked_crc32c
+from axial.system.protobuf import write_field
 
 
 class EventFile:

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float, Float64, Int, Int32
 from torch import Tensor
 
 from axial.attention import LineCache
-from axial.devices import runs_triton
+from axial.system.devices import runs_triton
 from axial.folded import Folded, FoldedBlock, fold
 from axial.layers import Blocks
 from axial.model import AxialTransformer
-from axial.recording import Recording
+from axial.system.cuda_graph import Recording
 
 
 def fast_kernels(model: AxialTransformer) -> ModuleType | None:

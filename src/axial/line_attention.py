@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from axial.devices import runs_triton
+from axial.system.devices import runs_triton
 
 _LONGEST, _WIDEST = 64, 128
 """A line of a head that a program can hold."""

@@ -20,7 +20,7 @@ from axial.attention import LineCache
 from axial.folded import Folded, FoldedBlock, Memory, fold
 from axial.layers import LSTM, NORM_EPS, Blocks
 from axial.model import AxialTransformer
-from axial.recording import Recording
+from axial.system.cuda_graph import Recording
 
 _WORTH_THREADS = 3e6
 """Products of a call below which a second thread costs more than it brings: it must be waited

@@ -8,7 +8,7 @@ number in the open interval. All in 32-bit integers that wrap, so every device a
 from jaxtyping import Float64, Int32, Int64
 from torch import Tensor, add, arange, bitwise_right_shift, float64, int32
 
-from axial.devices import runs_triton
+from axial.system.devices import runs_triton
 
 _WORD = 0xFFFFFFFF
 _PARITY = 0x1BD11BDA

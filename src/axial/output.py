@@ -14,7 +14,7 @@ from PIL import Image
 
 from axial.config import DataShape
 from axial.data import Array, description_path, dtype_for
-from axial.disk import (
+from axial.system.files import (
     MARK,
     check_place,
     check_writable,

@@ -24,7 +24,7 @@ import numpy as np
 
 from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, is_packed, open_packed
 from axial.errors import DataError
-from axial.progress import counting
+from axial.system.progress import counting
 from axial.sources.arrays import beyond_values, values_for
 from axial.sources.options import ReadOptions
 from axial.sources.recognise import open_source

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tenso
 from torch.nn.parallel import DistributedDataParallel
 
 from axial.layers import Block
-from axial.ranks import Ranks
+from axial.system.ranks import Ranks
 
 Parallel = Literal["ddp", "fsdp"]
 

@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from axial.config import DataShape
 from axial.data import Array, Packed
-from axial.disk import MARK, check_place, errors_of, replacing
+from axial.system.files import MARK, check_place, errors_of, replacing
 from axial.errors import DataError
 
 _GAP, _WIDE_GAP, _APART = 2, 4, 8

@@ -11,7 +11,7 @@ from torch import Tensor
 from axial.config import ModelConfig, TrainConfig
 from axial.cost import training_flops
 from axial.errors import TrainingError
-from axial.ranks import Ranks
+from axial.system.ranks import Ranks
 
 _MATRIX, _REPEATS = 8192, 4
 

@@ -23,7 +23,7 @@ from axial.events import EventFile
 from axial.model import AxialTransformer
 from axial.parallel import Parallel
 from axial.pictures import write_curve, write_sheet
-from axial.ranks import Ranks, stopping
+from axial.system.ranks import Ranks, stopping
 from axial.readings import Pace, Readings
 from axial.checkpoints.run_folder import Run, Writer
 from axial.sample import draw

@@ -27,8 +27,8 @@ from axial.parallel import (
     shard_module,
     whole,
 )
-from axial.ranks import Ranks
-from axial.recording import Recording, kinds
+from axial.system.ranks import Ranks
+from axial.system.cuda_graph import Recording, kinds
 
 _BEFORE_RECORDING = 3
 """Steps of a GPU that are taken one kernel after another, before one is recorded."""

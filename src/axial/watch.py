@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from axial.events import EventFile
-from axial.progress import LINE_SECONDS
+from axial.system.progress import LINE_SECONDS
 
 
 class Watch:

@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from axial.config import ModelConfig
-from axial.disk import flush, give_usual_mode
+from axial.system.files import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
 from axial.model import AxialTransformer, plain_name
-from axial.ranks import usable
+from axial.system.ranks import usable
 from axial.checkpoints.run_folder import Run
 from axial.checkpoints.shipped import shipped_folder, shipped_names
 from axial.checkpoints.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from axial.disk import LOCK, flush, locked, write_text
+from axial.system.files import LOCK, flush, locked, write_text
 from axial.errors import CheckpointError, ConfigError
 from axial.checkpoints.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from axial.crc32c import masked_crc32c
+from axial.system.crc32c import masked_crc32c
 from axial.data import Array
 from axial.errors import DataError
-from axial.protobuf import read_fields
+from axial.system.protobuf import read_fields
 from axial.sources.options import ReadOptions
 from axial.sources.record import Record, Source, choose_split
 

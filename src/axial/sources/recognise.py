@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from PIL import Image
 
-from axial.crc32c import masked_crc32c
+from axial.system.crc32c import masked_crc32c
 from axial.errors import DataError
 from axial.sources import arrays, bair, cifar, hub, imagenet, pictures, video
 from axial.sources.archives import DAMAGE, Entry, is_compressed, open_unpacked, tar_entries

@@ -11,13 +11,13 @@ import torch
 
 import axial
 from axial import ConfigError
-from axial import ranks as ranks_module
-from axial.ranks import ranks, stopping
+from axial.system import ranks as ranks_module
+from axial.system.ranks import ranks, stopping
 
 PROGRAM = """
 import sys
 import torch
-from axial.ranks import ranks
+from axial.system.ranks import ranks
 with ranks("cpu") as team:
     total = team.sum(torch.tensor([1.0 + team.rank, 5.0]))
     most = team.most(7 * team.rank)
@@ -90,7 +90,7 @@ FAILING = """
 import time
 import axial
 from axial import ConfigError
-from axial.ranks import ranks
+from axial.system.ranks import ranks
 def do():
     if team.main:
         raise ConfigError("told once")

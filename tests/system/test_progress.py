@@ -1,11 +1,11 @@
-import axial.progress
-from axial.progress import counting
+import axial.system.progress
+from axial.system.progress import counting
 
 
 def test_on_a_pipe_a_line_comes_now_and_then(monkeypatch, capsys):
     with counting("scored", 3000) as tell:
         tell(10)
-        monkeypatch.setattr(axial.progress, "LINE_SECONDS", 0.0)
+        monkeypatch.setattr(axial.system.progress, "LINE_SECONDS", 0.0)
         tell(2000)
     assert capsys.readouterr().err == "scored: 2,000 of 3,000\n"
     with counting("packing", None) as tell:

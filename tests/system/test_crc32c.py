@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-import axial.crc32c
-from axial.crc32c import crc32c, masked_crc32c
+import axial.system.crc32c
+from axial.system.crc32c import crc32c, masked_crc32c
 
 
 def crc32c_by_bits(data):
@@ -39,7 +39,7 @@ def test_any_length_agrees_with_the_definition(length):
 def test_data_longer_than_a_chunk_agrees_too(monkeypatch):
     data = np.random.default_rng(0).bytes(10_007)
     for chunk in (1, 256, 1000, 10_006, 10_007):
-        monkeypatch.setattr(axial.crc32c, "_CHUNK", chunk if chunk > 1 else 64)
+        monkeypatch.setattr(axial.system.crc32c, "_CHUNK", chunk if chunk > 1 else 64)
         assert crc32c(data) == crc32c_by_bits(data)
 
 

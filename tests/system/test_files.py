@@ -1,6 +1,6 @@
 """What takes its name whole or not at all, whoever else writes there."""
 
-from axial.disk import replacing
+from axial.system.files import replacing
 
 
 def test_of_two_who_write_one_file_each_puts_its_own_there_whole(tmp_path):
