@@ -20,8 +20,8 @@ import torch
 
 from axial import AxialTransformer, ModelConfig, draw
 from axial.batches import Batch
-from axial.causal import given
-from axial.cost import parameters, training_flops
+from axial.models.causal import given
+from axial.models.cost import parameters, training_flops
 from axial.presets import bair
 from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, kernels
-from axial.attention import LineCache
+from axial.models.attention import LineCache
 from axial.folded import Folded
 from axial.kernel_levels import KernelLine
 from axial.kernels import Tile

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from axial import line_kernels
+from axial.models import line_attention_triton as line_kernels
 
 SIZES = {  # lines, length, faster axes, heads, width of a head
     "25M parameters, batch 256, rows": (8192, 32, 1, 8, 64),

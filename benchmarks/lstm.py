@@ -15,7 +15,7 @@ import torch
 from bair import measure
 
 from axial import AxialTransformer, ModelConfig, draw
-from axial.cost import parameters
+from axial.models.cost import parameters
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks, ranks
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from recipe_rows import Setting
 from torch import Tensor, nn
 
-from axial.config import ModelConfig, TrainConfig
-from axial.model import AxialTransformer
+from axial.models.config import ModelConfig, TrainConfig
+from axial.models.axial_transformer import AxialTransformer
 from axial.system.ranks import Ranks
 from axial.trainer import Trainer
 

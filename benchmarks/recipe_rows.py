@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from axial.config import DataShape, Embeddings, ModelConfig, Schedule, TrainConfig
+from axial.models.config import DataShape, Embeddings, ModelConfig, Schedule, TrainConfig
 
 HELD_OUT = 5000
 """Training images that rows are compared on: the last ones."""

@@ -27,11 +27,11 @@ from recipe_table import LOOKED_AT, table, table_of
 from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, write_parts
 
 from axial.batches import Indices, TrainingBatches, split
-from axial.config import DataShape, TrainConfig
-from axial.cost import parameters, training_flops
+from axial.models.config import DataShape, TrainConfig
+from axial.models.cost import parameters, training_flops
 from axial.data import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
-from axial.model import AxialTransformer
+from axial.models.axial_transformer import AxialTransformer
 from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak
 from axial.trainer import State

@@ -25,7 +25,7 @@ from torch import Tensor
 from axial import AxialTransformer, ModelConfig, bits, draw
 from axial.incremental import Caches, cache_bytes
 from axial.kernel_levels import KernelLine
-from axial.model import evaluating
+from axial.models.axial_transformer import evaluating
 
 METHODS = ["scoring", "cached", "semi-parallel", "naive"]
 WHOLE_UP_TO = {"naive": 8, "semi-parallel": 32}

@@ -23,7 +23,7 @@ from timed import joined
 import axial
 from axial.checkpoints import shipped
 from axial.cli import main as axial_command
-from axial.config import ModelConfig
+from axial.models.config import ModelConfig
 from axial.survey import codec_bits
 
 MOST_BYTES = 30e6

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 import axial
 from axial.batches import Batch, Indices, TrainingBatches
-from axial.config import ModelConfig, TrainConfig
+from axial.models.config import ModelConfig, TrainConfig
 from axial.data import Packed
 from axial.evaluation import Evaluation, evaluate
-from axial.model import AxialTransformer
+from axial.models.axial_transformer import AxialTransformer
 from axial.trainer import State, Trainer
 
 UNKNOWN_STEPS = 1 << 30

@@ -24,10 +24,10 @@ from kernel_times import kernel_times
 import axial
 from axial.batches import TrainingBatches
 from axial.begin import Plan, begin
-from axial.config import DataShape, ModelConfig
-from axial.cost import parameters, training_flops
+from axial.models.config import DataShape, ModelConfig
+from axial.models.cost import parameters, training_flops
 from axial.data import Packed, PackedWriter
-from axial.model import AxialTransformer
+from axial.models.axial_transformer import AxialTransformer
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak

@@ -29,12 +29,12 @@ from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, joined, write_parts
 
 import axial
 from axial.batches import Batch, TrainingBatches
-from axial.causal import given
-from axial.config import DataShape, ModelConfig, TrainConfig
-from axial.cost import forward_flops, parameters, training_flops
+from axial.models.causal import given
+from axial.models.config import DataShape, ModelConfig, TrainConfig
+from axial.models.cost import forward_flops, parameters, training_flops
 from axial.data import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
-from axial.model import AxialTransformer
+from axial.models.axial_transformer import AxialTransformer
 from axial.pictures import write_sheet
 from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig
-from axial.causal import shift
+from axial.models.causal import shift
 
 FIGURES = Path(__file__).parent / "figures"
 ROUNDING = 1e-12

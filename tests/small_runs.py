@@ -11,7 +11,7 @@ import torch
 import axial
 from axial.begin import Plan
 from axial.cli import main
-from axial.config import Sizes
+from axial.models.config import Sizes
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run

@@ -19,7 +19,7 @@ import axial
 from axial import ConfigError, DataError, InputError
 from axial.begin import _create, begin, open_again
 from axial.cli import main
-from axial.config import Sizes
+from axial.models.config import Sizes
 from axial.data import PackedWriter
 from axial.packing import pack
 from axial.presets import PRESETS

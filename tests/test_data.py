@@ -12,7 +12,7 @@ import formats
 import numpy as np
 import pytest
 
-from axial.config import DataShape
+from axial.models.config import DataShape
 from axial.data import PackedWriter, open_packed
 from axial.errors import DataError
 from axial.packing import pack

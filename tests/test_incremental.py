@@ -3,8 +3,8 @@ import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 
 from axial import draw
-from axial.attention import AxialAttention, LineCache
-from axial.causal import given, order
+from axial.models.attention import AxialAttention, LineCache
+from axial.models.causal import given, order
 from axial.incremental import Caches, GumbelMax, cache_bytes, walk
 from axial.noise import gumbel
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from conftest import VARIANTS, config, random_input, tiny_model
 
 from axial import draw, lines
-from axial.attention import LineCache
-from axial.causal import order
+from axial.models.attention import LineCache
+from axial.models.causal import order
 from axial.folded import fold
 from axial.incremental import Caches, walk
 from axial.kernel_levels import KernelLine, KernelStep

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from axial import AxialTransformer, ConfigError, DataShape
-from axial.cost import forward_flops, parameters, training_flops
-from axial.describe import describe
+from axial.models.cost import forward_flops, parameters, training_flops
+from axial.models.describe import describe
 from axial.presets import PRESETS
 
 ANY_DATA = [

@@ -14,8 +14,8 @@ from conftest import load_script
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import axial
-from axial.config import DataShape, Optimizer, TrainConfig
-from axial.cost import parameters
+from axial.models.config import DataShape, Optimizer, TrainConfig
+from axial.models.cost import parameters
 from axial.presets import PRESETS, imagenet32
 
 CIFAR = DataShape(axes=(32, 32), channels=3, classes=10)

@@ -15,8 +15,8 @@ from conftest import (
 
 import axial.sample
 from axial import AxialError, bits, complete, draw, prolong
-from axial.causal import given as always_given
-from axial.causal import order
+from axial.models.causal import given as always_given
+from axial.models.causal import order
 from axial.noise import gumbel
 
 

@@ -11,7 +11,7 @@ from test_recipes import run
 
 import axial
 from axial.checkpoints import shipped
-from axial.config import TrainConfig
+from axial.models.config import TrainConfig
 from axial.presets import PRESETS
 
 ship = load_script("benchmarks/ship.py")

@@ -5,8 +5,8 @@ import torch
 from conftest import config, random_input, tiny_model
 
 from axial import AxialError, bits, complete, prolong
-from axial.causal import given as always_given
-from axial.config import DataShape
+from axial.models.causal import given as always_given
+from axial.models.config import DataShape
 from axial.sliding import Sliding
 
 FORMS = {

@@ -7,16 +7,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from axial.attention import AxialAttention
+    from axial.models.attention import AxialAttention
     from axial.batches import EvaluationBatches, TrainingBatches
     from axial.checkpoints.model_folder import fingerprint, load, save
     from axial.completion import complete
-    from axial.config import DataShape, ModelConfig, TrainConfig
+    from axial.models.config import DataShape, ModelConfig, TrainConfig
     from axial.data import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
     from axial.evaluation import Evaluation, evaluate
-    from axial.likelihood import bits, bits_per_dim, element_bits
-    from axial.model import AxialTransformer
+    from axial.models.likelihood import bits, bits_per_dim, element_bits
+    from axial.models.axial_transformer import AxialTransformer
     from axial.packing import pack
     from axial.sample import draw
     from axial.sliding import prolong

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from axial.config import HoldOut
+from axial.models.config import HoldOut
 from axial.data import Packed
 from axial.errors import DataError
 

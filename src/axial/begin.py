@@ -13,7 +13,7 @@ import torch
 import axial
 from axial.batches import check_share
 from axial.checkpoints.model_folder import fingerprint, load
-from axial.config import ModelConfig, Recipe, Sizes, TrainConfig
+from axial.models.config import ModelConfig, Recipe, Sizes, TrainConfig
 from axial.data import Packed, is_packed, open_packed, stacked_shape
 from axial.system.files import LOCK, claimed, folders_above, unfinished
 from axial.errors import ConfigError, DataError

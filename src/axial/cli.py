@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 import axial
-from axial.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainConfig
-from axial.describe import describe
+from axial.models.config import CompleteConfig, DataShape, SampleConfig, Sizes, TrainConfig
+from axial.models.describe import describe
 from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.presets import PRESETS
 from axial.checkpoints.shipped import shipped_folder, shipped_names

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool, Float64, Int, Shaped
 from torch import Tensor
 
-from axial.attention import check_tensors
-from axial.causal import given as always_given
-from axial.causal import order
-from axial.config import ModelConfig, as_integer, as_temperature
+from axial.models.attention import check_tensors
+from axial.models.causal import given as always_given
+from axial.models.causal import order
+from axial.models.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError
-from axial.likelihood import planes_at_once
-from axial.model import AxialTransformer, evaluating
+from axial.models.likelihood import planes_at_once
+from axial.models.axial_transformer import AxialTransformer, evaluating
 from axial.noise import gumbel
 from axial.sample import begun, draw, for_all
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from axial.config import MOST_VALUES, DataShape
+from axial.models.config import MOST_VALUES, DataShape
 from axial.system.files import errors_of, flush, folders_above, locked, unfinished
 from axial.errors import DataError
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 import axial
 from axial.checkpoints.model_folder import fingerprint, load
-from axial.config import DataShape, SampleConfig
+from axial.models.config import DataShape, SampleConfig
 from axial.data import Array
 from axial.system.files import check_place
 from axial.errors import ConfigError, DataError
-from axial.model import AxialTransformer
+from axial.models.axial_transformer import AxialTransformer
 from axial.output import Output, Shown, write_moving
 from axial.pictures import sheet
 from axial.system.progress import counting

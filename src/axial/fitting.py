@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from axial.config import DataShape, ModelConfig
+from axial.models.config import DataShape, ModelConfig
 from axial.data import Labels, Packed, hash_labels, is_packed, open_packed
 from axial.errors import AxialError, ConfigError, DataError, InputError
 from axial.packing import open_data

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from axial.layers import STEEPNESS, Block
+from axial.models.layers import STEEPNESS, Block
 
 _FEWEST, _FEWEST_PRODUCTS = 16, 400
 """Over fewer steps, or with fewer products for each head, a CPU takes slow paths of torch's."""

@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
-from axial.attention import is_plain
-from axial.causal import shift, stack, unstack
-from axial.config import ModelConfig
+from axial.models.attention import is_plain
+from axial.models.causal import shift, stack, unstack
+from axial.models.config import ModelConfig
 from axial.errors import InputError
 from axial.kernel_levels import KernelLine, KernelStep, fast_kernels
-from axial.layers import LSTM, Blocks
+from axial.models.layers import LSTM, Blocks
 from axial.lines import Line, Step, all_finite, sensible_threads
-from axial.model import AxialTransformer, plain_name
+from axial.models.axial_transformer import AxialTransformer, plain_name
 
 _FOLDED = ("embedding", "outer_decoders", "inner_decoder", "norm", "to_logits")
 """Parts of a model whose weights are taken here, past their layers."""

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int, Int32
 from torch import Tensor
 
-from axial.attention import LineCache
+from axial.models.attention import LineCache
 from axial.system.devices import runs_triton
 from axial.folded import Folded, FoldedBlock, fold
-from axial.layers import Blocks
-from axial.model import AxialTransformer
+from axial.models.layers import Blocks
+from axial.models.axial_transformer import AxialTransformer
 from axial.system.cuda_graph import Recording
 
 

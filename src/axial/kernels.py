@@ -19,9 +19,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import cuda
 
-from axial.attention import LineCache
+from axial.models.attention import LineCache
 from axial.folded import Folded, FoldedBlock
-from axial.layers import NORM_EPS
+from axial.models.layers import NORM_EPS
 
 SMALLEST_STEP = 16
 """Inputs of a dense layer must be a multiple of this."""

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from axial.attention import LineCache
+from axial.models.attention import LineCache
 from axial.folded import Folded, FoldedBlock, Memory, fold
-from axial.layers import LSTM, NORM_EPS, Blocks
-from axial.model import AxialTransformer
+from axial.models.layers import LSTM, NORM_EPS, Blocks
+from axial.models.axial_transformer import AxialTransformer
 from axial.system.cuda_graph import Recording
 
 _WORTH_THREADS = 3e6

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from axial.config import DataShape
+from axial.models.config import DataShape
 from axial.data import Array, description_path, dtype_for
 from axial.system.files import (
     MARK,

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from axial.layers import Block
+from axial.models.layers import Block
 from axial.system.ranks import Ranks
 
 Parallel = Literal["ddp", "fsdp"]

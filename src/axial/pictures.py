@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from axial.config import DataShape
+from axial.models.config import DataShape
 from axial.data import Array, Packed
 from axial.system.files import MARK, check_place, errors_of, replacing
 from axial.errors import DataError

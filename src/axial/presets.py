@@ -7,7 +7,7 @@ the data it is named after.
 from dataclasses import asdict, replace
 from typing import Any
 
-from axial.config import DataShape, Inner, ModelConfig, Recipe, TrainConfig
+from axial.models.config import DataShape, Inner, ModelConfig, Recipe, TrainConfig
 from axial.errors import ConfigError
 
 _DIGITS = DataShape(axes=(8, 8), values=17)

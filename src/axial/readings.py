@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from axial.config import ModelConfig, TrainConfig
-from axial.cost import training_flops
+from axial.models.config import ModelConfig, TrainConfig
+from axial.models.cost import training_flops
 from axial.errors import TrainingError
 from axial.system.ranks import Ranks
 

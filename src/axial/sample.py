@@ -10,15 +10,15 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from axial.attention import check_tensors
-from axial.causal import given as always_given
-from axial.causal import order
-from axial.config import ModelConfig, as_integer, as_temperature, check_choice
+from axial.models.attention import check_tensors
+from axial.models.causal import given as always_given
+from axial.models.causal import order
+from axial.models.config import ModelConfig, as_integer, as_temperature, check_choice
 from axial.errors import InputError
 from axial.incremental import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
-from axial.likelihood import input_bytes
+from axial.models.likelihood import input_bytes
 from axial.lines import sensible_threads
-from axial.model import AxialTransformer, check_integers, evaluating
+from axial.models.axial_transformer import AxialTransformer, check_integers, evaluating
 from axial.noise import gumbel
 
 _WORKING_BYTES = 1 << 30

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from axial.attention import check_tensors
-from axial.causal import given as always_given
+from axial.models.attention import check_tensors
+from axial.models.causal import given as always_given
 from axial.completion import complete, kept_part, weighs
-from axial.config import ModelConfig, as_integer, as_temperature
+from axial.models.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError, InputError
-from axial.model import AxialTransformer, check_integers
+from axial.models.axial_transformer import AxialTransformer, check_integers
 
 _NEXT_WINDOW = 1 << 40
 """From the number whose noise draws a window of a clip to that of its next window."""

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from axial.batches import Indices, TrainingBatches, split
-from axial.causal import given as always_given
+from axial.models.causal import given as always_given
 from axial.checkpoints.model_folder import fingerprint, is_model, load, save
-from axial.config import ModelConfig, TrainConfig
+from axial.models.config import ModelConfig, TrainConfig
 from axial.data import Packed
 from axial.errors import CheckpointError, TrainingError, is_out_of_memory
 from axial.evaluation import evaluate
 from axial.events import EventFile
-from axial.model import AxialTransformer
+from axial.models.axial_transformer import AxialTransformer
 from axial.parallel import Parallel
 from axial.pictures import write_curve, write_sheet
 from axial.system.ranks import Ranks, stopping

@@ -13,10 +13,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from axial.batches import Batch, channels, dropout_seed
-from axial.config import Precision, TrainConfig
+from axial.models.config import Precision, TrainConfig
 from axial.errors import CheckpointError, DataError
-from axial.layers import Block
-from axial.model import AxialTransformer, plane_of
+from axial.models.layers import Block
+from axial.models.axial_transformer import AxialTransformer, plane_of
 from axial.muon import Muon, is_hidden
 from axial.parallel import (
     Parallel,

@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from axial.config import ModelConfig
+from axial.models.config import ModelConfig
 from axial.system.files import flush, give_usual_mode
 from axial.errors import CheckpointError, ConfigError
-from axial.model import AxialTransformer, plain_name
+from axial.models.axial_transformer import AxialTransformer, plain_name
 from axial.system.ranks import usable
 from axial.checkpoints.run_folder import Run
 from axial.checkpoints.shipped import shipped_folder, shipped_names

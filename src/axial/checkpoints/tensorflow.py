@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from axial.checkpoints.tensor_bundle import find_bundle, printable, read_index, read_tensor
-from axial.config import ModelConfig, as_integer
+from axial.models.config import ModelConfig, as_integer
 from axial.errors import CheckpointError, ConfigError
-from axial.model import AxialTransformer
+from axial.models.axial_transformer import AxialTransformer
 
 _AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = {"global_step", "beta1_power", "beta2_power"}

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from axial.config import MOST_VALUES
+from axial.models.config import MOST_VALUES
 from axial.data import Array, dtype_for
 from axial.errors import DataError
 from axial.sources.archives import DAMAGE, CutZip, open_unpacked, open_zip

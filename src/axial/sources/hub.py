@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from axial.config import MOST_VALUES
+from axial.models.config import MOST_VALUES
 from axial.data import dtype_for
 from axial.errors import DataError
 from axial.sources.options import ReadOptions

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from axial.config import MOST_VALUES
+from axial.models.config import MOST_VALUES
 from axial.errors import DataError
 
 

@@ -6,7 +6,7 @@ counts in full, as its products are usually computed in full.
 
 import math
 
-from axial.config import ModelConfig
+from axial.models.config import ModelConfig
 
 
 def forward_flops(config: ModelConfig) -> int:

@@ -1,7 +1,7 @@
 """A model in words: what it models, its sizes and cost, and its levels drawn as text."""
 
-from axial.config import ModelConfig
-from axial.cost import forward_flops, parameters, training_flops
+from axial.models.config import ModelConfig
+from axial.models.cost import forward_flops, parameters, training_flops
 
 
 def describe(config: ModelConfig) -> str:

@@ -15,9 +15,9 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from axial.config import as_float, as_integer, check_heads
+from axial.models.config import as_float, as_integer, check_heads
 from axial.errors import ConfigError, InputError
-from axial.line_attention import attend_lines, dense_dtype, serves
+from axial.models.line_attention import attend_lines, dense_dtype, serves
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
 MOST_LINES = 65_535

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from axial.causal import given
-from axial.config import ModelConfig, as_integer
-from axial.model import AxialTransformer, evaluating, plane_of
+from axial.models.causal import given
+from axial.models.config import ModelConfig, as_integer
+from axial.models.axial_transformer import AxialTransformer, evaluating, plane_of
 
 _WORKING_BYTES = 1 << 27
 """On a CPU: what is worked on then mostly stays in its caches, and more takes longer."""

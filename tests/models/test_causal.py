@@ -2,9 +2,9 @@ import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 
-import axial.layers
-import axial.model
-from axial.causal import given, order, shift, stack, stack_context, unstack
+import axial.models.layers
+import axial.models.axial_transformer
+from axial.models.causal import given, order, shift, stack, stack_context, unstack
 
 ROUNDING = 1e-12
 """On some CPUs an example's last bits depend on its place in the batch."""
@@ -46,7 +46,7 @@ def test_a_prediction_sees_everything_before_it_and_nothing_after(name):
 def masked_blocks(model):
     """The blocks whose mask hides something: it does not along an axis of length 1."""
     axes = model.config.plane_axes
-    attentions = [m for m in model.modules() if isinstance(m, axial.layers.AxialAttention)]
+    attentions = [m for m in model.modules() if isinstance(m, axial.models.layers.AxialAttention)]
     return [a for a in attentions if a.causal and axes[a.axis] > 1]
 
 
@@ -73,13 +73,13 @@ def test_each_shift_is_needed(name, monkeypatch):
     for broken, length in enumerate(model.config.plane_axes):
         # Along a length of 1 a shift still has to throw everything away.
         unshifted = lambda x, axis, k=broken: x if axis == k else shift(x, axis)  # noqa: E731
-        monkeypatch.setattr(axial.model, "shift", unshifted)
+        monkeypatch.setattr(axial.models.axial_transformer, "shift", unshifted)
         with pytest.raises(AssertionError, match="leaks"):
             assert_causal(model)
         if length == 1:
             continue
         dropped = lambda x, axis, k=broken: shift(x, axis) * (axis != k)  # noqa: E731
-        monkeypatch.setattr(axial.model, "shift", dropped)
+        monkeypatch.setattr(axial.models.axial_transformer, "shift", dropped)
         with pytest.raises(AssertionError, match="invisible"):
             assert_causal(model)
     monkeypatch.undo()
@@ -89,11 +89,11 @@ def test_each_shift_is_needed(name, monkeypatch):
 @pytest.mark.parametrize("name", ["1d-channels", "2d-channels", "3d-channels", "2d-given-steps"])
 def test_what_the_encoder_shows_is_needed_and_no_more(name, monkeypatch):
     model = tiny_model(VARIANTS[name])
-    visible = axial.model.visible
-    monkeypatch.setattr(axial.model, "visible", lambda *args: ~visible(*args) | visible(*args))
+    visible = axial.models.axial_transformer.visible
+    monkeypatch.setattr(axial.models.axial_transformer, "visible", lambda *args: ~visible(*args) | visible(*args))
     with pytest.raises(AssertionError, match="leaks"):
         assert_causal(model)
-    monkeypatch.setattr(axial.model, "visible", lambda *args: visible(*args) & False)
+    monkeypatch.setattr(axial.models.axial_transformer, "visible", lambda *args: visible(*args) & False)
     with pytest.raises(AssertionError, match="invisible"):
         assert_causal(model)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-import axial.attention
+import axial.models.attention
 from axial import AxialAttention, ConfigError, InputError
 
 AXES = [(5,), (3, 4), (2, 3, 4), (2, 3, 1, 2)]
@@ -139,7 +139,7 @@ def test_more_lines_than_a_kernel_takes_are_split_without_a_trace(axis, monkeypa
     unscaled = made.mix(*parts, causal=True, scale=1.0)
     calls = []
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(axial.attention, "MOST_LINES", 3)
+    monkeypatch.setattr(axial.models.attention, "MOST_LINES", 3)
     monkeypatch.setattr(
         torch.nn.functional,
         "scaled_dot_product_attention",

@@ -14,9 +14,9 @@ from conftest import (
     tiny_model,
 )
 
-import axial.likelihood
+import axial.models.likelihood
 from axial import AxialTransformer, bits, bits_per_dim, element_bits
-from axial.causal import given, order
+from axial.models.causal import given, order
 from axial.errors import ConfigError
 
 
@@ -59,9 +59,9 @@ def test_any_batching_gives_the_same_bits(name, monkeypatch):
     model = tiny_model(found)
     x, label, context = random_input(found, 5)
     together = bits(model, x, label, context)
-    each = axial.likelihood._WORKING_BYTES // axial.likelihood.planes_at_once(found)
+    each = axial.models.likelihood._WORKING_BYTES // axial.models.likelihood.planes_at_once(found)
     for planes in (1, 2, 7):
-        monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", planes * (each + 1))
+        monkeypatch.setattr(axial.models.likelihood, "_WORKING_BYTES", planes * (each + 1))
         torch.testing.assert_close(bits(model, x, label, context), together, rtol=0, atol=1e-10)
     where = element_bits(model, x, label, context)
     torch.testing.assert_close(where.flatten(1).sum(1), together, rtol=0, atol=1e-10)
@@ -83,8 +83,8 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
     model = tiny_model(found)
     seen = []
     model.norm.register_forward_hook(lambda module, args, out: seen.append(out.shape[0]))
-    each = axial.likelihood._WORKING_BYTES // axial.likelihood.planes_at_once(found)
-    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", 4 * (each + 1))
+    each = axial.models.likelihood._WORKING_BYTES // axial.models.likelihood.planes_at_once(found)
+    monkeypatch.setattr(axial.models.likelihood, "_WORKING_BYTES", 4 * (each + 1))
     x, _, _ = random_input(found, 50)
     bits(model, x)
     assert max(seen) == 4 and sum(seen) == 50 * found.planes
@@ -95,10 +95,10 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
 
 def test_the_estimate_of_memory_is_what_scoring_takes(monkeypatch):
     logits = config((8, 8), values=1000, width=8)
-    monkeypatch.setattr(axial.likelihood, "_WORKING_BYTES", BUDGET)
+    monkeypatch.setattr(axial.models.likelihood, "_WORKING_BYTES", BUDGET)
     for found in (*BULKY, logits):
         model = tiny_model(found, dtype=torch.float32)
-        planes = axial.likelihood.planes_at_once(found)
+        planes = axial.models.likelihood.planes_at_once(found)
         examples = -(-planes // found.channels) + 1
         x, _, _ = random_input(found, examples)
         assert planes > 1

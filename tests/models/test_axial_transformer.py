@@ -11,10 +11,10 @@ from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
 from axial import AxialError, AxialTransformer, InputError, bits_per_dim
-from axial.causal import given
-from axial.cost import forward_flops, parameters, plane_flops, training_flops
-from axial.layers import Block, PlaneConvolution, waves
-from axial.model import evaluating
+from axial.models.causal import given
+from axial.models.cost import forward_flops, parameters, plane_flops, training_flops
+from axial.models.layers import Block, PlaneConvolution, waves
+from axial.models.axial_transformer import evaluating
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from axial.attention import AxialAttention, LineCache, init_dense
-from axial.config import ModelConfig
-from axial.line_attention import dense_dtype
+from axial.models.attention import AxialAttention, LineCache, init_dense
+from axial.models.config import ModelConfig
+from axial.models.line_attention import dense_dtype
 
 NORM_EPS = 1e-5
 STEEPNESS = 1.702

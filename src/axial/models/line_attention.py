@@ -53,7 +53,7 @@ def attend_lines(qkv: Tensor, bias: Tensor, causal: bool) -> Tensor:
     `bias` is the one they have in them already, detached: its gradient is a sum over theirs, and
     leaves here, where that costs nothing.
     """
-    from axial import line_kernels
+    from axial.models import line_attention_triton as line_kernels
 
     return line_kernels.attend(qkv, causal)
 
@@ -62,7 +62,7 @@ def attend_lines(qkv: Tensor, bias: Tensor, causal: bool) -> Tensor:
 def _attend_lines_gradient(
     given: Tensor, qkv: Tensor, bias: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    from axial import line_kernels
+    from axial.models import line_attention_triton as line_kernels
 
     gradient, total = line_kernels.attend_gradient(given, qkv, causal)
     return gradient, total.to(bias.dtype)

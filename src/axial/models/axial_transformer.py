@@ -15,11 +15,11 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from axial.attention import check_tensors
-from axial.causal import given, shift, stack, stack_context, unstack, visible
-from axial.config import ModelConfig
+from axial.models.attention import check_tensors
+from axial.models.causal import given, shift, stack, stack_context, unstack, visible
+from axial.models.config import ModelConfig
 from axial.errors import CheckpointError, InputError
-from axial.layers import (
+from axial.models.layers import (
     LSTM,
     NORM_EPS,
     Block,

@@ -10,7 +10,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from axial.config import ModelConfig
+from axial.models.config import ModelConfig
 
 
 def shift(x: Float[Tensor, "b *axes d"], axis: int) -> Float[Tensor, "b *axes d"]:

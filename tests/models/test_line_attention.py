@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.nn.utils import prune
 
-from axial import AxialAttention, attention
-from axial.line_attention import attend_lines, serves
+from axial import AxialAttention
+
+from axial.models import attention
+from axial.models.line_attention import attend_lines, serves
 
 pytestmark = pytest.mark.gpu
 
@@ -73,7 +75,7 @@ def test_what_comes_later_changes_nothing_before_it(length):
 def test_a_compiled_layer_gives_the_same():
     # In a process of its own: the checks of shapes that tests switch on break compilation.
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from test_line_attention import compare_with_compiled
 compare_with_compiled()
 """

@@ -8,7 +8,7 @@ import pytest
 from conftest import VARIANTS, config
 
 from axial import AxialError, ConfigError, ModelConfig, TrainConfig
-from axial.config import as_temperature
+from axial.models.config import as_temperature
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_given_elements_are_not_counted():
 
 def test_configurations_and_presets_need_no_torch():
     script = (
-        "import sys, axial, axial.config, axial.presets, axial.describe, axial.cli; "
+        "import sys, axial, axial.models.config, axial.presets, axial.models.describe, axial.cli; "
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
