@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from axial import AxialTransformer, ModelConfig, draw
-from axial.batches import Batch
+from axial.data.batches import Batch
 from axial.models.causal import given
 from axial.models.cost import parameters, training_flops
 from axial.presets import bair

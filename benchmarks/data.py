@@ -22,9 +22,9 @@ import numpy as np
 from numpy.lib import format as npy
 from PIL import Image
 
-from axial.batches import TrainingBatches
-from axial.data import Description, description_path, open_packed
-from axial.packing import pack
+from axial.data.batches import TrainingBatches
+from axial.data.packed import Description, description_path, open_packed
+from axial.data.packing import pack
 
 
 def main() -> None:

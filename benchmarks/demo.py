@@ -22,7 +22,7 @@ from PIL import Image
 import axial
 from axial.cli import main as axial_command
 from axial.checkpoints.run_folder import Run
-from axial.survey import codec_bits
+from axial.data.statistics import codec_bits
 
 SHIPPED = "cifar10"
 

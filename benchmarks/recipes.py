@@ -26,10 +26,10 @@ from recipe_rows import HELD_OUT, ROWS, Setting, changes_of, setting_of
 from recipe_table import LOOKED_AT, table, table_of
 from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, write_parts
 
-from axial.batches import Indices, TrainingBatches, split
+from axial.data.batches import Indices, TrainingBatches, split
 from axial.models.config import DataShape, TrainConfig
 from axial.models.cost import parameters, training_flops
-from axial.data import Packed, open_packed
+from axial.data.packed import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
 from axial.models.axial_transformer import AxialTransformer
 from axial.system.ranks import Ranks, ranks

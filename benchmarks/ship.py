@@ -24,7 +24,7 @@ import axial
 from axial.checkpoints import shipped
 from axial.cli import main as axial_command
 from axial.models.config import ModelConfig
-from axial.survey import codec_bits
+from axial.data.statistics import codec_bits
 
 MOST_BYTES = 30e6
 DRAWN, DRAWING_SECONDS = 16, 60

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import axial
-from axial.batches import Batch, Indices, TrainingBatches
+from axial.data.batches import Batch, Indices, TrainingBatches
 from axial.models.config import ModelConfig, TrainConfig
-from axial.data import Packed
+from axial.data.packed import Packed
 from axial.evaluation import Evaluation, evaluate
 from axial.models.axial_transformer import AxialTransformer
 from axial.trainer import State, Trainer

@@ -22,11 +22,11 @@ import torch
 from kernel_times import kernel_times
 
 import axial
-from axial.batches import TrainingBatches
+from axial.data.batches import TrainingBatches
 from axial.begin import Plan, begin
 from axial.models.config import DataShape, ModelConfig
 from axial.models.cost import parameters, training_flops
-from axial.data import Packed, PackedWriter
+from axial.data.packed import Packed, PackedWriter
 from axial.models.axial_transformer import AxialTransformer
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks, ranks

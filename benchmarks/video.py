@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, joined, write_parts
 
 import axial
-from axial.batches import Batch, TrainingBatches
+from axial.data.batches import Batch, TrainingBatches
 from axial.models.causal import given
 from axial.models.config import DataShape, ModelConfig, TrainConfig
 from axial.models.cost import forward_flops, parameters, training_flops
-from axial.data import Packed, open_packed
+from axial.data.packed import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
 from axial.models.axial_transformer import AxialTransformer
 from axial.pictures import write_sheet

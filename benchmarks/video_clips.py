@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from axial.batches import Indices
-from axial.data import PackedWriter
+from axial.data.batches import Indices
+from axial.data.packed import PackedWriter
 
 
 def write_parts(source: Path, out: Path) -> None:

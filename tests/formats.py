@@ -14,8 +14,8 @@ from PIL import Image
 
 from axial.system.crc32c import masked_crc32c
 from axial.errors import DataError
-from axial.packing import pack
-from axial.sources.options import ReadOptions
+from axial.data.packing import pack
+from axial.data.sources.options import ReadOptions
 
 LABELS = np.arange(12) % 10
 

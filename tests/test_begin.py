@@ -20,8 +20,8 @@ from axial import ConfigError, DataError, InputError
 from axial.begin import _create, begin, open_again
 from axial.cli import main
 from axial.models.config import Sizes
-from axial.data import PackedWriter
-from axial.packing import pack
+from axial.data.packed import PackedWriter
+from axial.data.packing import pack
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run

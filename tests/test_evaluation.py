@@ -14,7 +14,7 @@ from test_data import FACTS
 
 import axial.evaluation
 from axial import ConfigError, DataError, InputError, bits, element_bits, evaluate
-from axial.data import PackedWriter, open_packed
+from axial.data.packed import PackedWriter, open_packed
 
 COUNT = 23
 

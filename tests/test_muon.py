@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from axial import AxialTransformer, CheckpointError, TrainConfig, bits_per_dim, open_packed
 from axial import muon as muon_module
-from axial.batches import Batch, channels
+from axial.data.batches import Batch, channels
 from axial.muon import MOMENTUM, Muon, direction, orthogonalise
-from axial.packing import pack
+from axial.data.packing import pack
 from axial.trainer import SliceBits, Trainer
 
 TRAINING = replace(ADAMW, optimizer="muon")

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 from test_data import write
 
-from axial.data import open_packed
+from axial.data.packed import open_packed
 from axial.system.files import check_place
 from axial.errors import DataError
 from axial.pictures import (

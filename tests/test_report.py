@@ -24,10 +24,10 @@ from test_evaluation import whole, write
 import axial
 from axial import bits, element_bits, evaluate, save
 from axial.cli import main
-from axial.data import PackedWriter, hash_labels
-from axial.packing import pack
+from axial.data.packed import PackedWriter, hash_labels
+from axial.data.packing import pack
 from axial.pictures import write_map, write_sheet
-from axial.sources.options import ReadOptions
+from axial.data.sources.options import ReadOptions
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from small_runs import (
 import axial
 from axial.begin import begin
 from axial.cli import main
-from axial.packing import pack
+from axial.data.packing import pack
 from axial.checkpoints.run_folder import Run
 from axial.train import train
 

@@ -15,7 +15,7 @@ from small_runs import ALONE, TINY, command, fails, losses, plan
 
 import axial
 from axial import TrainConfig
-from axial.batches import split
+from axial.data.batches import split
 from axial.begin import begin
 from axial.cli import main
 from axial.errors import CheckpointError, TrainingError

@@ -14,7 +14,7 @@ import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 
 from axial import AxialTransformer, CheckpointError, DataError, TrainConfig, bits_per_dim
-from axial.batches import Batch, channels
+from axial.data.batches import Batch, channels
 from axial.models.layers import Block
 from axial.system.ranks import Ranks
 from axial.trainer import SliceBits, Trainer

@@ -16,7 +16,7 @@ from formats import video
 from PIL import Image
 from test_data import write
 
-import axial.sources.bair
+import axial.data.sources.bair
 from axial import bits, complete, load, open_packed, save
 from axial.cli import main
 
@@ -43,8 +43,8 @@ def refused(*arguments):
 @pytest.fixture
 def records(tmp_path, monkeypatch):
     """Two trajectories of four frames to train on, one to test on; of 16 x 16 pixels, for speed."""
-    monkeypatch.setattr(axial.sources.bair, "_SIDE", 16)
-    monkeypatch.setattr(axial.sources.bair, "_FRAME", 16 * 16 * 3)
+    monkeypatch.setattr(axial.data.sources.bair, "_SIDE", 16)
+    monkeypatch.setattr(axial.data.sources.bair, "_FRAME", 16 * 16 * 3)
     folder = tmp_path / "softmotion30_44k"
     clips = np.random.default_rng(0).integers(0, 256, (3, 4, 16, 16, 3), np.uint8)
     for split, part in (("train", clips[:2]), ("test", clips[2:])):

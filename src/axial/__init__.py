@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from axial.models.attention import AxialAttention
-    from axial.batches import EvaluationBatches, TrainingBatches
+    from axial.data.batches import EvaluationBatches, TrainingBatches
     from axial.checkpoints.model_folder import fingerprint, load, save
     from axial.completion import complete
     from axial.models.config import DataShape, ModelConfig, TrainConfig
-    from axial.data import open_packed
+    from axial.data.packed import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
     from axial.evaluation import Evaluation, evaluate
     from axial.models.likelihood import bits, bits_per_dim, element_bits
     from axial.models.axial_transformer import AxialTransformer
-    from axial.packing import pack
+    from axial.data.packing import pack
     from axial.sample import draw
     from axial.sliding import prolong
-    from axial.sources.options import ReadOptions
+    from axial.data.sources.options import ReadOptions
     from axial.checkpoints.tensorflow import from_tensorflow, load_tensorflow
 
 __version__ = "0.1.0"

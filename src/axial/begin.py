@@ -11,20 +11,20 @@ from typing import Any
 import torch
 
 import axial
-from axial.batches import check_share
+from axial.data.batches import check_share
 from axial.checkpoints.model_folder import fingerprint, load
 from axial.models.config import ModelConfig, Recipe, Sizes, TrainConfig
-from axial.data import Packed, is_packed, open_packed, stacked_shape
+from axial.data.packed import Packed, is_packed, open_packed, stacked_shape
 from axial.system.files import LOCK, claimed, folders_above, unfinished
 from axial.errors import ConfigError, DataError
-from axial.fitting import as_modelled, class_names, renumbered
-from axial.packing import open_data
+from axial.data.compatibility import as_modelled, class_names, renumbered
+from axial.data.packing import open_data
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run, check_free, write_run
 from axial.checkpoints.shipped import shipped_folder
-from axial.sources.options import ReadOptions
-from axial.sources.recognise import is_path
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.recognise import is_path
 
 
 @dataclass(frozen=True, kw_only=True)

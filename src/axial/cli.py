@@ -26,7 +26,7 @@ from axial.models.describe import describe
 from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.presets import PRESETS
 from axial.checkpoints.shipped import shipped_folder, shipped_names
-from axial.sources.options import ClipOptions, HeldOutOptions, ReadOptions
+from axial.data.sources.options import ClipOptions, HeldOutOptions, ReadOptions
 
 _T = TypeVar("_T")
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -88,7 +88,7 @@ def data(
         preview: Draw the first examples as one PNG sheet.
     """
     from axial.system.files import check_apart
-    from axial.packing import pack
+    from axial.data.packing import pack
     from axial.pictures import check_preview, write_preview
 
     if preview:
@@ -294,7 +294,7 @@ def _exists(path: str) -> bool:
 
 
 def _array(path: str, other: Path | None) -> str:
-    from axial.survey import survey_file
+    from axial.data.statistics import survey_file
 
     return survey_file(Path(path), other)
 

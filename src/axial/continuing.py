@@ -14,16 +14,16 @@ from torch import Tensor
 from axial.models.causal import order
 from axial.completion import complete, is_exact, kept_part
 from axial.models.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
-from axial.data import Array, Packed
+from axial.data.packed import Array, Packed
 from axial.system.files import check_apart
 from axial.drawing import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
-from axial.fitting import ClassNames, as_clips, class_names, open_clips
+from axial.data.compatibility import ClassNames, as_clips, class_names, open_clips
 from axial.models.axial_transformer import AxialTransformer
 from axial.output import Output, Shown
 from axial.system.ranks import ranks
 from axial.sliding import Sliding, prolong
-from axial.sources.options import ClipOptions
+from axial.data.sources.options import ClipOptions
 
 
 def continue_(

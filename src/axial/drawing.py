@@ -17,7 +17,7 @@ from torch import Tensor
 import axial
 from axial.checkpoints.model_folder import fingerprint, load
 from axial.models.config import DataShape, SampleConfig
-from axial.data import Array
+from axial.data.packed import Array
 from axial.system.files import check_place
 from axial.errors import ConfigError, DataError
 from axial.models.axial_transformer import AxialTransformer

@@ -22,13 +22,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from axial.batches import Batch, EvaluationBatches, Indices, examples_of
+from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.checkpoints.model_folder import Weights, fingerprint
 from axial.models.config import ModelConfig, Precision, as_integer, check_choice
-from axial.data import Description, Packed
+from axial.data.packed import Description, Packed
 from axial.system.files import errors_of, replacing, write_text
 from axial.errors import ConfigError, DataError
-from axial.fitting import as_modelled
+from axial.data.compatibility import as_modelled
 from axial.models.likelihood import element_bits, planes_at_once
 from axial.models.axial_transformer import AxialTransformer
 from axial.system.ranks import Ranks

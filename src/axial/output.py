@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from axial.models.config import DataShape
-from axial.data import Array, description_path, dtype_for
+from axial.data.packed import Array, description_path, dtype_for
 from axial.system.files import (
     MARK,
     check_place,
@@ -26,7 +26,7 @@ from axial.system.files import (
 )
 from axial.errors import DataError
 from axial.pictures import sheet, sheet_size, write_sheet
-from axial.sources.video import pyav
+from axial.data.sources.video import pyav
 
 _MILLISECONDS = 120
 _LONGEST = {".gif": 65_535, ".mp4": 16_384}

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from axial.models.config import DataShape
-from axial.data import Array, Packed
+from axial.data.packed import Array, Packed
 from axial.system.files import MARK, check_place, errors_of, replacing
 from axial.errors import DataError
 

@@ -14,17 +14,17 @@ import torch
 import axial
 from axial.checkpoints.model_folder import Weights, load
 from axial.models.config import Precision
-from axial.data import Packed, description_path
+from axial.data.packed import Packed, description_path
 from axial.system.files import check_apart, check_place, check_writable, errors_of
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation import Evaluation, evaluate, write_array, write_json
-from axial.fitting import as_modelled, check_unseen, class_names, open_test, trained_on
+from axial.data.compatibility import as_modelled, check_unseen, class_names, open_test, trained_on
 from axial.models.likelihood import element_bits
 from axial.models.axial_transformer import AxialTransformer
 from axial.pictures import check_preview, write_map
 from axial.system.progress import counting
 from axial.system.ranks import Ranks, ranks
-from axial.sources.options import ReadOptions
+from axial.data.sources.options import ReadOptions
 
 _DRAWN = 8
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axial.batches import Indices, TrainingBatches, split
+from axial.data.batches import Indices, TrainingBatches, split
 from axial.models.causal import given as always_given
 from axial.checkpoints.model_folder import fingerprint, is_model, load, save
 from axial.models.config import ModelConfig, TrainConfig
-from axial.data import Packed
+from axial.data.packed import Packed
 from axial.errors import CheckpointError, TrainingError, is_out_of_memory
 from axial.evaluation import evaluate
 from axial.events import EventFile

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from axial.batches import Batch, channels, dropout_seed
+from axial.data.batches import Batch, channels, dropout_seed
 from axial.models.config import Precision, TrainConfig
 from axial.errors import CheckpointError, DataError
 from axial.models.layers import Block

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from axial.models.config import DataShape
-from axial.data import PackedWriter, open_packed
+from axial.data.packed import PackedWriter, open_packed
 from axial.errors import DataError
-from axial.packing import pack
-from axial.sources.options import ReadOptions
+from axial.data.packing import pack
+from axial.data.sources.options import ReadOptions
 
 FACTS = dict(
     source="toy", version=None, split="train", values=256, skipped=0, notes=(), command="by hand"
@@ -177,7 +177,7 @@ def test_a_disk_without_locks_is_written_to(tmp_path, monkeypatch):
 
 DIED = """
 import os, sys
-from axial.data import PackedWriter
+from axial.data.packed import PackedWriter
 import numpy as np
 with PackedWriter(sys.argv[1]) as writer:
     writer.append(np.zeros((2000, 4, 4, 3), np.uint8))
@@ -250,7 +250,7 @@ KILLED = textwrap.dedent("""
 def test_killed_between_any_two_renames_no_pair_passes_that_does_not_belong(tmp_path, step):
     old = np.zeros((5, 4, 4, 3), np.uint8)
     path = write(tmp_path / "a.npy", old, np.zeros(5, int), 2)
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     command = [sys.executable, "-c", KILLED, str(path), str(step), here]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode == 0:

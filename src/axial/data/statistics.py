@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from axial.data import Array, Packed, open_packed
+from axial.data.packed import Array, Packed, open_packed
 from axial.errors import DataError
 
 _SAMPLE = 256

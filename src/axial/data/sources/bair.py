@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from axial.system.crc32c import masked_crc32c
-from axial.data import Array
+from axial.data.packed import Array
 from axial.errors import DataError
 from axial.system.protobuf import read_fields
-from axial.sources.options import ReadOptions
-from axial.sources.record import Record, Source, choose_split
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.record import Record, Source, choose_split
 
 SUFFIXES = (".tfrecord", ".tfrecords")
 _SIDE = 64

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from axial.models.config import HoldOut
-from axial.data import Packed
+from axial.data.packed import Packed
 from axial.errors import DataError
 
 if TYPE_CHECKING:

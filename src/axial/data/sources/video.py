@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from axial.errors import DataError
-from axial.sources.options import ReadOptions
-from axial.sources.pictures import (
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.pictures import (
     beside_splits,
     changes,
     files_below,
@@ -20,7 +20,7 @@ from axial.sources.pictures import (
     shrink,
     split_folders,
 )
-from axial.sources.record import Record, Source, choose_split, natural
+from axial.data.sources.record import Record, Source, choose_split, natural
 
 if TYPE_CHECKING:
     from av.container import InputContainer

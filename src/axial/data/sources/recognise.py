@@ -8,10 +8,10 @@ from PIL import Image
 
 from axial.system.crc32c import masked_crc32c
 from axial.errors import DataError
-from axial.sources import arrays, bair, cifar, hub, imagenet, pictures, video
-from axial.sources.archives import DAMAGE, Entry, is_compressed, open_unpacked, tar_entries
-from axial.sources.options import ReadOptions
-from axial.sources.record import Source
+from axial.data.sources import arrays, bair, cifar, hub, imagenet, pictures, video
+from axial.data.sources.archives import DAMAGE, Entry, is_compressed, open_unpacked, tar_entries
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.record import Source
 
 _HUB_NAME = re.compile(r"(hf:)?[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?")
 _DIGITS = "digits"

@@ -13,8 +13,8 @@ import pytest
 from formats import packed, refused
 from PIL import Image
 
-from axial.data import open_packed
-from axial.packing import pack
+from axial.data.packed import open_packed
+from axial.data.packing import pack
 
 
 def test_hugging_face_data_sets_are_read_from_a_local_folder(tmp_path):

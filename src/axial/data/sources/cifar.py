@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from axial.errors import DataError
-from axial.sources.archives import Entry, tar_entries
-from axial.sources.options import ReadOptions
-from axial.sources.pickled import read_batch
-from axial.sources.record import (
+from axial.data.sources.archives import Entry, tar_entries
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.pickled import read_batch
+from axial.data.sources.record import (
     Record,
     Source,
     choose_split,

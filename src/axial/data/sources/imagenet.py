@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
-from axial.data import Array
+from axial.data.packed import Array
 from axial.errors import DataError
-from axial.sources.archives import DAMAGE, open_zip, shown
-from axial.sources.arrays import NpyStream
-from axial.sources.options import ReadOptions
-from axial.sources.pickled import read_batch
-from axial.sources.pictures import OPTIONS, decoder, open_folder, tar_records
-from axial.sources.record import (
+from axial.data.sources.archives import DAMAGE, open_zip, shown
+from axial.data.sources.arrays import NpyStream
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.pickled import read_batch
+from axial.data.sources.pictures import OPTIONS, decoder, open_folder, tar_records
+from axial.data.sources.record import (
     Record,
     Source,
     choose_split,

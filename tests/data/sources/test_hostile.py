@@ -17,12 +17,12 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from axial.errors import DataError
-from axial.packing import pack
-from axial.sources.archives import Entry, open_zip, tar_entries
-from axial.sources.bair import find_records
-from axial.sources.options import ReadOptions
-from axial.sources.pickled import read_batch
-from axial.sources.record import natural
+from axial.data.packing import pack
+from axial.data.sources.archives import Entry, open_zip, tar_entries
+from axial.data.sources.bair import find_records
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.pickled import read_batch
+from axial.data.sources.record import natural
 
 END = bytes(1024)
 PICTURES = formats.pictures(3, 8)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from axial.data import Array
+from axial.data.packed import Array
 from axial.errors import DataError
 
 CHUNK = 4 << 20

@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_data import write
 
-from axial.batches import (
+from axial.data.batches import (
     EvaluationBatches,
     TrainingBatches,
     channels,
@@ -15,7 +15,7 @@ from axial.batches import (
     order,
     split,
 )
-from axial.data import open_packed
+from axial.data.packed import open_packed
 from axial.errors import DataError
 
 

@@ -17,9 +17,9 @@ import pytest
 from PIL import Image
 
 from axial import DataError
-from axial.sources.arrays import NpyStream
-from axial.sources.options import ReadOptions
-from axial.sources.recognise import open_source
+from axial.data.sources.arrays import NpyStream
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.recognise import open_source
 
 packed, refused = (partial(one, workers=1) for one in (formats.packed, formats.refused))
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.lib import format as npy
 
 from axial.models.config import MOST_VALUES
-from axial.data import Array, dtype_for
+from axial.data.packed import Array, dtype_for
 from axial.errors import DataError
-from axial.sources.archives import DAMAGE, CutZip, open_unpacked, open_zip
-from axial.sources.options import ReadOptions
-from axial.sources.record import (
+from axial.data.sources.archives import DAMAGE, CutZip, open_unpacked, open_zip
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.record import (
     CHUNK,
     Record,
     Source,

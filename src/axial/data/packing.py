@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from axial.data import MOST_CLASSES, Array, Packed, PackedWriter, is_packed, open_packed
+from axial.data.packed import MOST_CLASSES, Array, Packed, PackedWriter, is_packed, open_packed
 from axial.errors import DataError
 from axial.system.progress import counting
-from axial.sources.arrays import beyond_values, values_for
-from axial.sources.options import ReadOptions
-from axial.sources.recognise import open_source
-from axial.sources.record import Record, Source
+from axial.data.sources.arrays import beyond_values, values_for
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.recognise import open_source
+from axial.data.sources.record import Record, Source
 
 _RECORDS = 64
 _PIECE_BYTES = 16 << 20

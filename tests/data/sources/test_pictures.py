@@ -11,7 +11,7 @@ from formats import packed, refused
 from PIL import Image
 
 from axial.errors import DataError
-from axial.sources.options import ReadOptions
+from axial.data.sources.options import ReadOptions
 
 
 def test_a_folder_of_pictures_has_labels_from_its_subfolders(tmp_path):

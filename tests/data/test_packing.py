@@ -11,13 +11,13 @@ import formats
 import numpy as np
 import pytest
 
-from axial import packing
-from axial.data import open_packed
+from axial.data import packing
+from axial.data.packed import open_packed
 from axial.errors import DataError
-from axial.packing import command, open_data, pack
-from axial.sources.options import ReadOptions
-from axial.sources.record import CHUNK, Record
-from axial.survey import survey_file
+from axial.data.packing import command, open_data, pack
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.record import CHUNK, Record
+from axial.data.statistics import survey_file
 
 
 def folder_of_pictures(tmp_path, count=200):
@@ -218,7 +218,7 @@ def test_no_workers_are_refused(tmp_path):
 
 PEAK = """
 import resource, sys
-from axial.packing import pack
+from axial.data.packing import pack
 pack(sys.argv[1], sys.argv[2], workers=1)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from axial.models.config import DataShape, ModelConfig
-from axial.data import Labels, Packed, hash_labels, is_packed, open_packed
+from axial.data.packed import Labels, Packed, hash_labels, is_packed, open_packed
 from axial.errors import AxialError, ConfigError, DataError, InputError
-from axial.packing import open_data
-from axial.sources.options import ClipOptions, ReadOptions
-from axial.sources.recognise import is_video, open_source
+from axial.data.packing import open_data
+from axial.data.sources.options import ClipOptions, ReadOptions
+from axial.data.sources.recognise import is_video, open_source
 
 _LISTED = 10
 

@@ -8,9 +8,9 @@ import pytest
 from formats import LABELS, packed, refused
 
 from axial.errors import DataError
-from axial.packing import pack
-from axial.sources.arrays import NpyStream
-from axial.sources.options import ReadOptions
+from axial.data.packing import pack
+from axial.data.sources.arrays import NpyStream
+from axial.data.sources.options import ReadOptions
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])

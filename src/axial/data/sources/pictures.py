@@ -15,11 +15,11 @@ from typing import BinaryIO, Literal
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from axial.data import Array
+from axial.data.packed import Array
 from axial.errors import DataError
-from axial.sources.archives import Entry, tar_entries
-from axial.sources.options import ReadOptions
-from axial.sources.record import Record, Source, choose_split
+from axial.data.sources.archives import Entry, tar_entries
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.record import Record, Source, choose_split
 
 OPTIONS = frozenset({"size", "patches", "convert"})
 SPLITS = ("train", "test", "valid", "val", "validation")

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 from test_data import write
 
-from axial.data import open_packed
+from axial.data.packed import open_packed
 from axial.errors import DataError
-from axial.packing import pack
-from axial.sources.options import ReadOptions
-from axial.survey import codec_bits, duplicates, survey, value_counts
+from axial.data.packing import pack
+from axial.data.sources.options import ReadOptions
+from axial.data.statistics import codec_bits, duplicates, survey, value_counts
 
 
 def opened(path, x, labels=None, classes=0):

@@ -1,0 +1,1 @@
+"""Any source to one packed array to batches."""
