@@ -35,7 +35,7 @@ from axial.models.cost import forward_flops, parameters, training_flops
 from axial.data.packed import Packed, open_packed
 from axial.evaluation import Evaluation, evaluate, write_json
 from axial.models.axial_transformer import AxialTransformer
-from axial.pictures import write_sheet
+from axial.media.tiles import write_sheet
 from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak
 from axial.trainer import Trainer

@@ -17,7 +17,7 @@ from axial import draw
 from axial.cli import main
 from axial.drawing import share
 from axial.errors import DataError
-from axial.output import write_moving
+from axial.media.output import write_moving
 
 MODELS = {
     "colour": config((5, 4), channels=3, values=256),

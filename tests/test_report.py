@@ -26,7 +26,7 @@ from axial import bits, element_bits, evaluate, save
 from axial.cli import main
 from axial.data.packed import PackedWriter, hash_labels
 from axial.data.packing import pack
-from axial.pictures import write_map, write_sheet
+from axial.media.tiles import write_map, write_sheet
 from axial.data.sources.options import ReadOptions
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from axial.system.crc32c import masked_crc32c
 from axial.events import EventFile
-from axial.pictures import write_sheet
+from axial.media.tiles import write_sheet
 from axial.system.protobuf import read_fields
 from axial.watch import Watch
 

@@ -89,7 +89,7 @@ def data(
     """
     from axial.system.files import check_apart
     from axial.data.packing import pack
-    from axial.pictures import check_preview, write_preview
+    from axial.media.tiles import check_preview, write_preview
 
     if preview:
         check_apart(preview, source)

@@ -20,7 +20,7 @@ from axial.drawing import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
 from axial.data.compatibility import ClassNames, as_clips, class_names, open_clips
 from axial.models.axial_transformer import AxialTransformer
-from axial.output import Output, Shown
+from axial.media.output import Output, Shown
 from axial.system.ranks import ranks
 from axial.sliding import Sliding, prolong
 from axial.data.sources.options import ClipOptions

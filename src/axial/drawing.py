@@ -21,8 +21,8 @@ from axial.data.packed import Array
 from axial.system.files import check_place
 from axial.errors import ConfigError, DataError
 from axial.models.axial_transformer import AxialTransformer
-from axial.output import Output, Shown, write_moving
-from axial.pictures import sheet
+from axial.media.output import Output, Shown, write_moving
+from axial.media.tiles import sheet
 from axial.system.progress import counting
 from axial.system.ranks import Ranks, ranks
 from axial.sample import draw, draws_at_once

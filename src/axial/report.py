@@ -21,7 +21,7 @@ from axial.evaluation import Evaluation, evaluate, write_array, write_json
 from axial.data.compatibility import as_modelled, check_unseen, class_names, open_test, trained_on
 from axial.models.likelihood import element_bits
 from axial.models.axial_transformer import AxialTransformer
-from axial.pictures import check_preview, write_map
+from axial.media.tiles import check_preview, write_map
 from axial.system.progress import counting
 from axial.system.ranks import Ranks, ranks
 from axial.data.sources.options import ReadOptions

@@ -22,7 +22,7 @@ from axial.evaluation import evaluate
 from axial.events import EventFile
 from axial.models.axial_transformer import AxialTransformer
 from axial.parallel import Parallel
-from axial.pictures import write_curve, write_sheet
+from axial.media.tiles import write_curve, write_sheet
 from axial.system.ranks import Ranks, stopping
 from axial.readings import Pace, Readings
 from axial.checkpoints.run_folder import Run, Writer

@@ -25,7 +25,7 @@ from axial.system.files import (
     write_text,
 )
 from axial.errors import DataError
-from axial.pictures import sheet, sheet_size, write_sheet
+from axial.media.tiles import sheet, sheet_size, write_sheet
 from axial.data.sources.video import pyav
 
 _MILLISECONDS = 120

@@ -7,7 +7,7 @@ from test_data import write
 from axial.data.packed import open_packed
 from axial.system.files import check_place
 from axial.errors import DataError
-from axial.pictures import (
+from axial.media.tiles import (
     _with_scale,
     bit_map,
     sheet,
