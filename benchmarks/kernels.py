@@ -15,12 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from axial import AxialTransformer, ModelConfig, kernels
+from axial import AxialTransformer, ModelConfig
+
+from axial.sampling import inner_step_triton as kernels
 from axial.models.attention import LineCache
-from axial.folded import Folded
-from axial.kernel_levels import KernelLine
-from axial.kernels import Tile
-from axial.lines import Line
+from axial.sampling.folded import Folded
+from axial.sampling.levels_triton import KernelLine
+from axial.sampling.inner_step_triton import Tile
+from axial.sampling.levels import Line
 
 TILES = {
     1: [],

@@ -23,8 +23,8 @@ from kernel_times import kernel_times
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, bits, draw
-from axial.incremental import Caches, cache_bytes
-from axial.kernel_levels import KernelLine
+from axial.sampling.decoder import Caches, cache_bytes
+from axial.sampling.levels_triton import KernelLine
 from axial.models.axial_transformer import evaluating
 
 METHODS = ["scoring", "cached", "semi-parallel", "naive"]
@@ -222,7 +222,7 @@ def report_profile(run: Callable[[], object]) -> None:
 
     Kernels run one after another here, because where they overlap each counts its waiting too.
     """
-    from axial import kernels as ours
+    from axial.sampling import inner_step_triton as ours
 
     whole = seconds(run, repeats=1)
     overlapping, ours.overlapping = ours.overlapping, lambda: False  # type: ignore[assignment]

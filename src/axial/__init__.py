@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from axial.models.attention import AxialAttention
     from axial.data.batches import EvaluationBatches, TrainingBatches
     from axial.checkpoints.model_folder import fingerprint, load, save
-    from axial.completion import complete
+    from axial.sampling.complete import complete
     from axial.models.config import DataShape, ModelConfig, TrainConfig
     from axial.data.packed import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from axial.models.likelihood import bits, bits_per_dim, element_bits
     from axial.models.axial_transformer import AxialTransformer
     from axial.data.packing import pack
-    from axial.sample import draw
-    from axial.sliding import prolong
+    from axial.sampling.draw import draw
+    from axial.sampling.extend import prolong
     from axial.data.sources.options import ReadOptions
     from axial.checkpoints.tensorflow import from_tensorflow, load_tensorflow
 

@@ -326,7 +326,7 @@ def sample(
         trace: Show the first pictures being drawn, as a .gif.
         device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
     """
-    from axial.drawing import sample
+    from axial.sampling.sample import sample
 
     sample(checkpoint, out, how, trace, device)
 
@@ -361,7 +361,7 @@ def complete(
         device: cpu, cuda, cuda:1 ...; a GPU where there is one unless told.
         reading: How to read a source that is not packed yet.
     """
-    from axial.continuing import continue_
+    from axial.sampling.continuations import continue_
 
     continue_(checkpoint, source, out, what, how, device, reading)
 

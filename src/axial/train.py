@@ -26,7 +26,7 @@ from axial.media.tiles import write_curve, write_sheet
 from axial.system.ranks import Ranks, stopping
 from axial.readings import Pace, Readings
 from axial.checkpoints.run_folder import Run, Writer
-from axial.sample import draw
+from axial.sampling.draw import draw
 from axial.trainer import Trainer
 from axial.watch import Watch
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from axial.noise import gumbel, threefry
+from axial.sampling.noise import gumbel, threefry
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_extreme_bits_are_half_a_step_of_52_bits_from_0_and_1(monkeypatch):
     for word, wanted in ((0, -math.log(half)), (0xFFFFFFFF, half)):
         extreme = torch.tensor([[[word]]]).to(torch.int32)
         answer = lambda *args, w=extreme: (w.clone(), w.clone())  # noqa: E731
-        monkeypatch.setattr("axial.noise.threefry", answer)
+        monkeypatch.setattr("axial.sampling.noise.threefry", answer)
         found = gumbel(0, torch.arange(1), torch.arange(1), 1)
         assert found.item() == pytest.approx(wanted, rel=1e-12)
 
@@ -91,5 +91,5 @@ def test_the_kernel_makes_the_same_noise_to_the_bit(monkeypatch, values):
     for seed in (0, 1, 0x7FFFFFFF, 0x80000000, 12345678901234567890, (1 << 64) - 1):
         made = gumbel(seed, image, element, values)
         with monkeypatch.context() as patch:
-            patch.setattr("axial.noise.runs_triton", lambda device: False)
+            patch.setattr("axial.sampling.noise.runs_triton", lambda device: False)
             assert torch.equal(made, gumbel(seed, image, element, values))

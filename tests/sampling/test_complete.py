@@ -9,8 +9,8 @@ import torch
 from conftest import VARIANTS, config, every_image, random_input, tiny_model
 
 from axial import AxialError, bits, draw
-from axial.completion import complete, is_exact, kept_part
-from axial.noise import gumbel
+from axial.sampling.complete import complete, is_exact, kept_part
+from axial.sampling.noise import gumbel
 
 COLOUR = config((2, 1), channels=3, values=2)
 KEPT = torch.tensor([1, 1, 1, -1, -1, -1]).view(1, 2, 1, 3)
@@ -125,7 +125,7 @@ def test_choosing_a_candidate_takes_noise_that_no_element_takes(monkeypatch):
         asked.extend(element.tolist())
         return gumbel(seed, image, element, values)
 
-    monkeypatch.setattr("axial.completion.gumbel", spy)
+    monkeypatch.setattr("axial.sampling.complete.gumbel", spy)
     given = torch.full((2, *COLOUR.axes, 3), -1)
     given[:, 0] = 1
     complete(tiny_model(COLOUR), given, candidates=3)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from axial.models.attention import LineCache
-from axial.folded import Folded, FoldedBlock, Memory, fold
+from axial.sampling.folded import Folded, FoldedBlock, Memory, fold
 from axial.models.layers import LSTM, NORM_EPS, Blocks
 from axial.models.axial_transformer import AxialTransformer
 from axial.system.cuda_graph import Recording

@@ -7,7 +7,7 @@ from conftest import config, random_input, tiny_model
 from axial import AxialError, bits, complete, prolong
 from axial.models.causal import given as always_given
 from axial.models.config import DataShape
-from axial.sliding import Sliding
+from axial.sampling.extend import Sliding
 
 FORMS = {
     "stacked": config((2, 3), channels=12, given_channels=3),

@@ -12,10 +12,10 @@ import torch
 from conftest import config, saved
 from PIL import Image
 
-import axial.sample
+import axial.sampling.draw
 from axial import draw
 from axial.cli import main
-from axial.drawing import share
+from axial.sampling.sample import share
 from axial.errors import DataError
 from axial.media.output import write_moving
 
@@ -267,7 +267,7 @@ def test_a_video_model_continues_the_frames_it_is_given(checkpoints, tmp_path):
 
 
 def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", 1)
+    monkeypatch.setattr(axial.sampling.draw, "_WORKING_BYTES", 1)
     run("sample", checkpoints / "grey", "--out", tmp_path / "a.npy", "--count", 3, "--batch", 3)
     assert json.loads((tmp_path / "a.npy.json").read_text())["batch"] == 1
     assert len(np.load(tmp_path / "a.npy")) == 3
@@ -316,7 +316,7 @@ def test_an_mp4_that_could_not_be_written_is_told_before_it_is_drawn(
     checkpoints, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "av", None)
-    monkeypatch.setattr(axial.drawing, "draw", None)
+    monkeypatch.setattr(axial.sampling.sample, "draw", None)
     wrong = refused("sample", checkpoints / "volume", "--out", tmp_path / "a.mp4")
     assert "video needs PyAV; pip install" in wrong
 

@@ -16,8 +16,8 @@ from axial.models.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError
 from axial.models.likelihood import planes_at_once
 from axial.models.axial_transformer import AxialTransformer, evaluating
-from axial.noise import gumbel
-from axial.sample import begun, draw, for_all
+from axial.sampling.noise import gumbel
+from axial.sampling.draw import begun, draw, for_all
 
 
 def kept_part(

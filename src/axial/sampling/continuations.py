@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from axial.models.causal import order
-from axial.completion import complete, is_exact, kept_part
+from axial.sampling.complete import complete, is_exact, kept_part
 from axial.models.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
 from axial.data.packed import Array, Packed
 from axial.system.files import check_apart
-from axial.drawing import Growing, Studio, blank
+from axial.sampling.sample import Growing, Studio, blank
 from axial.errors import ConfigError, DataError
 from axial.data.compatibility import ClassNames, as_clips, class_names, open_clips
 from axial.models.axial_transformer import AxialTransformer
 from axial.media.output import Output, Shown
 from axial.system.ranks import ranks
-from axial.sliding import Sliding, prolong
+from axial.sampling.extend import Sliding, prolong
 from axial.data.sources.options import ClipOptions
 
 

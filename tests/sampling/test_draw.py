@@ -13,11 +13,11 @@ from conftest import (
     tiny_model,
 )
 
-import axial.sample
+import axial.sampling.draw
 from axial import AxialError, bits, complete, draw, prolong
 from axial.models.causal import given as always_given
 from axial.models.causal import order
-from axial.noise import gumbel
+from axial.sampling.noise import gumbel
 
 
 def start(found, count=1):
@@ -69,7 +69,7 @@ def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, m
         alone = {k: None if v is None else v[row : row + 1] for k, v in known.items()}
         parts.append(draw(model, 1, seed=2, first=row, **alone))
     assert torch.equal(torch.cat(parts), whole)
-    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", 1)
+    monkeypatch.setattr(axial.sampling.draw, "_WORKING_BYTES", 1)
     assert torch.equal(draw(model, 7, seed=2, **known), whole)
 
 
@@ -271,10 +271,10 @@ def test_noise_that_forbids_a_value_does_so_at_every_temperature(temperature):
 
 def test_the_estimate_of_memory_is_what_drawing_takes(monkeypatch):
     noise = config((2, 8), values=4000, width=8)
-    monkeypatch.setattr(axial.sample, "_WORKING_BYTES", BUDGET)
+    monkeypatch.setattr(axial.sampling.draw, "_WORKING_BYTES", BUDGET)
     for found in (*BULKY, noise):
         model = tiny_model(found, dtype=torch.float32)
-        count = axial.sample.draws_at_once(model)
+        count = axial.sampling.draw.draws_at_once(model)
         assert count > 1
         known = torch.zeros(count, *found.axes, found.channels, dtype=torch.long)
         known[:, -1, :, -1] = -1

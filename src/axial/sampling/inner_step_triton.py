@@ -20,7 +20,7 @@ from torch import Tensor
 from triton.language.extra import cuda
 
 from axial.models.attention import LineCache
-from axial.folded import Folded, FoldedBlock
+from axial.sampling.folded import Folded, FoldedBlock
 from axial.models.layers import NORM_EPS
 
 SMALLEST_STEP = 16

@@ -24,7 +24,7 @@ def gumbel(
     """
     key = _word(seed), _word(seed >> 32)
     if runs_triton(image.device):
-        from axial import noise_kernels
+        from axial.sampling import noise_triton as noise_kernels
 
         uniform = noise_kernels.uniform(*key, image, element, values)
     else:

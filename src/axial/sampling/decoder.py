@@ -21,9 +21,9 @@ from axial.models.attention import is_plain
 from axial.models.causal import shift, stack, unstack
 from axial.models.config import ModelConfig
 from axial.errors import InputError
-from axial.kernel_levels import KernelLine, KernelStep, fast_kernels
+from axial.sampling.levels_triton import KernelLine, KernelStep, fast_kernels
 from axial.models.layers import LSTM, Blocks
-from axial.lines import Line, Step, all_finite, sensible_threads
+from axial.sampling.levels import Line, Step, all_finite, sensible_threads
 from axial.models.axial_transformer import AxialTransformer, plain_name
 
 _FOLDED = ("embedding", "outer_decoders", "inner_decoder", "norm", "to_logits")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from axial.models.attention import LineCache
 from axial.system.devices import runs_triton
-from axial.folded import Folded, FoldedBlock, fold
+from axial.sampling.folded import Folded, FoldedBlock, fold
 from axial.models.layers import Blocks
 from axial.models.axial_transformer import AxialTransformer
 from axial.system.cuda_graph import Recording
@@ -27,7 +27,7 @@ def fast_kernels(model: AxialTransformer) -> ModuleType | None:
     """Those of kernels.py, where they serve this model."""
     weight, config = model.embedding.weight, model.config
     if runs_triton(weight.device):
-        from axial import kernels
+        from axial.sampling import inner_step_triton as kernels
 
         if kernels.usable(weight.dtype, config.width, config.mlp_ratio * config.width):
             return kernels

@@ -5,8 +5,8 @@ from conftest import VARIANTS, config, random_input, tiny_model
 from axial import draw
 from axial.models.attention import AxialAttention, LineCache
 from axial.models.causal import given, order
-from axial.incremental import Caches, GumbelMax, cache_bytes, walk
-from axial.noise import gumbel
+from axial.sampling.decoder import Caches, GumbelMax, cache_bytes, walk
+from axial.sampling.noise import gumbel
 
 
 def recite(x, seen):

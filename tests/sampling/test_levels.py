@@ -7,13 +7,15 @@ import torch
 import torch.nn.functional as F
 from conftest import VARIANTS, config, random_input, tiny_model
 
-from axial import draw, lines
+from axial import draw
+
+from axial.sampling import levels as lines
 from axial.models.attention import LineCache
 from axial.models.causal import order
-from axial.folded import fold
-from axial.incremental import Caches, walk
-from axial.kernel_levels import KernelLine, KernelStep
-from axial.lines import Line, sensible_threads
+from axial.sampling.folded import fold
+from axial.sampling.decoder import Caches, walk
+from axial.sampling.levels_triton import KernelLine, KernelStep
+from axial.sampling.levels import Line, sensible_threads
 
 gpu = pytest.mark.gpu
 BIG = config((4, 6), channels=3, values=20, width=48, heads=3, decoder_layers=(2, 3), mlp_ratio=2)
@@ -79,7 +81,7 @@ def test_a_step_leaves_its_input_and_few_keys_or_many_make_no_difference(monkeyp
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("activated", [False, True])
 def test_the_dense_kernel_is_the_dense_layer(rows, normed, activated):
-    from axial import kernels
+    from axial.sampling import inner_step_triton as kernels
 
     torch.manual_seed(rows)
     for inputs, outputs in ((48, 17), (256, 768), (320, 256)):
@@ -103,7 +105,7 @@ def test_the_dense_kernel_is_the_dense_layer(rows, normed, activated):
 @pytest.mark.parametrize("length", [5, 32, 70])
 @pytest.mark.parametrize("cut", [(8, 1), (16, 1), (32, 4)])
 def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, length, cut):
-    from axial import kernels
+    from axial.sampling import inner_step_triton as kernels
 
     torch.manual_seed(size)
     whole = torch.randn(2, length, 3, 4, 3, size, device="cuda")
@@ -124,7 +126,7 @@ def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, 
 
 @gpu
 def test_the_norm_kernel_is_the_norm():
-    from axial import kernels
+    from axial.sampling import inner_step_triton as kernels
 
     x = 3 * torch.randn(7, 1536, device="cuda") + 5
     wanted = F.layer_norm(x, (1536,), eps=1e-5)
@@ -136,7 +138,7 @@ def test_the_norm_kernel_is_the_norm():
 
 @gpu
 def test_the_choice_kernel_is_the_choice():
-    from axial import kernels
+    from axial.sampling import inner_step_triton as kernels
 
     torch.manual_seed(0)
     batch, length, values, width = 5, 4, 300, 1100
@@ -187,7 +189,7 @@ def test_a_recorded_line_draws_what_the_naive_sampler_draws(name):
 
 
 def kernel_caches(model, batch):
-    from axial import kernels
+    from axial.sampling import inner_step_triton as kernels
 
     caches = Caches(model, batch)
     levels = zip(caches.decoders, caches.outer, strict=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
-from axial.completion import complete, kept_part, weighs
+from axial.sampling.complete import complete, kept_part, weighs
 from axial.models.config import ModelConfig, as_integer, as_temperature
 from axial.errors import ConfigError, InputError
 from axial.models.axial_transformer import AxialTransformer, check_integers

@@ -15,11 +15,11 @@ from axial.models.causal import given as always_given
 from axial.models.causal import order
 from axial.models.config import ModelConfig, as_integer, as_temperature, check_choice
 from axial.errors import InputError
-from axial.incremental import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
+from axial.sampling.decoder import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
 from axial.models.likelihood import input_bytes
-from axial.lines import sensible_threads
+from axial.sampling.levels import sensible_threads
 from axial.models.axial_transformer import AxialTransformer, check_integers, evaluating
-from axial.noise import gumbel
+from axial.sampling.noise import gumbel
 
 _WORKING_BYTES = 1 << 30
 """What a drawing may take on a CPU; on other devices it is a quarter of their memory."""

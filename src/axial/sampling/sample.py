@@ -25,7 +25,7 @@ from axial.media.output import Output, Shown, write_moving
 from axial.media.tiles import sheet
 from axial.system.progress import counting
 from axial.system.ranks import Ranks, ranks
-from axial.sample import draw, draws_at_once
+from axial.sampling.draw import draw, draws_at_once
 
 _BATCH_CPU, _BATCH = 16, 64
 _SHOWN, _FRAMES = 16, 100

@@ -1,0 +1,1 @@
+"""A model one element at a time."""
