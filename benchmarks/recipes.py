@@ -30,7 +30,7 @@ from axial.data.batches import Indices, TrainingBatches, split
 from axial.models.config import DataShape, TrainConfig
 from axial.models.cost import parameters, training_flops
 from axial.data.packed import Packed, open_packed
-from axial.evaluation import Evaluation, evaluate, write_json
+from axial.evaluation.scoring import Evaluation, evaluate, write_json
 from axial.models.axial_transformer import AxialTransformer
 from axial.system.ranks import Ranks, ranks
 from axial.readings import matrix_peak

@@ -18,7 +18,7 @@ import axial
 from axial.data.batches import Batch, Indices, TrainingBatches
 from axial.models.config import ModelConfig, TrainConfig
 from axial.data.packed import Packed
-from axial.evaluation import Evaluation, evaluate
+from axial.evaluation.scoring import Evaluation, evaluate
 from axial.models.axial_transformer import AxialTransformer
 from axial.trainer import State, Trainer
 

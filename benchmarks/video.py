@@ -33,7 +33,7 @@ from axial.models.causal import given
 from axial.models.config import DataShape, ModelConfig, TrainConfig
 from axial.models.cost import forward_flops, parameters, training_flops
 from axial.data.packed import Packed, open_packed
-from axial.evaluation import Evaluation, evaluate, write_json
+from axial.evaluation.scoring import Evaluation, evaluate, write_json
 from axial.models.axial_transformer import AxialTransformer
 from axial.media.tiles import write_sheet
 from axial.system.ranks import Ranks, ranks

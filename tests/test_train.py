@@ -19,7 +19,7 @@ from axial.data.batches import split
 from axial.begin import begin
 from axial.cli import main
 from axial.errors import CheckpointError, TrainingError
-from axial.evaluation import evaluate
+from axial.evaluation.scoring import evaluate
 from axial.system.ranks import Ranks
 from axial.readings import Readings
 from axial.checkpoints.run_folder import Run

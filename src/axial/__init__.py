@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from axial.models.config import DataShape, ModelConfig, TrainConfig
     from axial.data.packed import open_packed
     from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
-    from axial.evaluation import Evaluation, evaluate
+    from axial.evaluation.scoring import Evaluation, evaluate
     from axial.models.likelihood import bits, bits_per_dim, element_bits
     from axial.models.axial_transformer import AxialTransformer
     from axial.data.packing import pack

@@ -134,7 +134,7 @@ def evaluate(
         limit: Score only the first so many examples, and say so.
         reading: How to read the source.
     """
-    from axial.report import Outputs, Request, report
+    from axial.evaluation.evaluate import Outputs, Request, report
 
     request = Request(
         checkpoint=checkpoint,

@@ -18,7 +18,7 @@ from axial.checkpoints.model_folder import fingerprint, is_model, load, save
 from axial.models.config import ModelConfig, TrainConfig
 from axial.data.packed import Packed
 from axial.errors import CheckpointError, TrainingError, is_out_of_memory
-from axial.evaluation import evaluate
+from axial.evaluation.scoring import evaluate
 from axial.events import EventFile
 from axial.models.axial_transformer import AxialTransformer
 from axial.parallel import Parallel

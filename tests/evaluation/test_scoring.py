@@ -12,7 +12,7 @@ from conftest import VARIANTS, config, random_input, tiny_model
 from safetensors.numpy import save_file
 from test_data import FACTS
 
-import axial.evaluation
+import axial.evaluation.scoring
 from axial import ConfigError, DataError, InputError, bits, element_bits, evaluate
 from axial.data.packed import PackedWriter, open_packed
 
@@ -251,7 +251,7 @@ class PulledError(Exception):
 
 def interrupt(model, packed, partial, after, monkeypatch, **how):
     """Evaluate until `after` examples are done."""
-    monkeypatch.setattr(axial.evaluation, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(axial.evaluation.scoring, "_SAVE_SECONDS", 0.0)
 
     def pull(done):
         if done >= after:

@@ -383,15 +383,15 @@ def test_a_result_is_written_even_if_it_cannot_be_printed(run, digits, tmp_path)
 KILLED = """
     import sys, time
     from pathlib import Path
-    import axial.evaluation
+    import axial.evaluation.scoring
     from axial.cli import main
-    axial.evaluation._SAVE_SECONDS = 0.0
-    scored = axial.evaluation.element_bits
+    axial.evaluation.scoring._SAVE_SECONDS = 0.0
+    scored = axial.evaluation.scoring.element_bits
     def hang_once_saved(*args, **how):
         if Path(sys.argv[-1] + ".partial").exists():
             time.sleep(600)
         return scored(*args, **how)
-    axial.evaluation.element_bits = hang_once_saved
+    axial.evaluation.scoring.element_bits = hang_once_saved
     main(sys.argv[1:])
 """
 

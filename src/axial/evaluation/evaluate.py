@@ -17,7 +17,7 @@ from axial.models.config import Precision
 from axial.data.packed import Packed, description_path
 from axial.system.files import check_apart, check_place, check_writable, errors_of
 from axial.errors import ConfigError, DataError, InputError
-from axial.evaluation import Evaluation, evaluate, write_array, write_json
+from axial.evaluation.scoring import Evaluation, evaluate, write_array, write_json
 from axial.data.compatibility import as_modelled, check_unseen, class_names, open_test, trained_on
 from axial.models.likelihood import element_bits
 from axial.models.axial_transformer import AxialTransformer

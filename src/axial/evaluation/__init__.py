@@ -1,0 +1,1 @@
+"""A model on a data set, in bits."""
