@@ -24,8 +24,8 @@ from axial.models.causal import given
 from axial.models.cost import parameters, training_flops
 from axial.presets import bair
 from axial.system.ranks import Ranks, ranks
-from axial.readings import matrix_peak
-from axial.trainer import Trainer
+from axial.training.metrics import matrix_peak
+from axial.training.trainer import Trainer
 
 FIRST_BATCH, MULTIPLE = 8, 4
 """Where to begin, and of what a larger batch is a multiple."""

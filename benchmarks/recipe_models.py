@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from axial.models.config import ModelConfig, TrainConfig
 from axial.models.axial_transformer import AxialTransformer
 from axial.system.ranks import Ranks
-from axial.trainer import Trainer
+from axial.training.trainer import Trainer
 
 
 def begun(

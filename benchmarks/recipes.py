@@ -33,8 +33,8 @@ from axial.data.packed import Packed, open_packed
 from axial.evaluation.scoring import Evaluation, evaluate, write_json
 from axial.models.axial_transformer import AxialTransformer
 from axial.system.ranks import Ranks, ranks
-from axial.readings import matrix_peak
-from axial.trainer import State
+from axial.training.metrics import matrix_peak
+from axial.training.trainer import State
 
 SCORING_SHARE = 0.1
 """Of the time, what scoring along the way may take."""

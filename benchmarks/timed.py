@@ -20,7 +20,7 @@ from axial.models.config import ModelConfig, TrainConfig
 from axial.data.packed import Packed
 from axial.evaluation.scoring import Evaluation, evaluate
 from axial.models.axial_transformer import AxialTransformer
-from axial.trainer import State, Trainer
+from axial.training.trainer import State, Trainer
 
 UNKNOWN_STEPS = 1 << 30
 """Planned for until a step was timed."""

@@ -2,7 +2,7 @@
 
     python benchmarks/training.py --preset base --batch 256 [--data train.npy] [--bare --profile]
 
-The loop is `axial.train` itself: batches from the file, or from one of random numbers, log and,
+The loop is `axial.training.loop` itself: batches from the file, or from one of random numbers, log and,
 with --saving, checkpoints. A bare step is forward, backward, optimizer and averages on one batch.
 Model FLOPs are counted from the configuration, recomputation is not; peak is a large bfloat16
 product in the same run. The first steps, which compile, do not count.
@@ -23,16 +23,16 @@ from kernel_times import kernel_times
 
 import axial
 from axial.data.batches import TrainingBatches
-from axial.begin import Plan, begin
+from axial.training.start import Plan, begin
 from axial.models.config import DataShape, ModelConfig
 from axial.models.cost import parameters, training_flops
 from axial.data.packed import Packed, PackedWriter
 from axial.models.axial_transformer import AxialTransformer
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks, ranks
-from axial.readings import matrix_peak
-from axial.train import train
-from axial.trainer import Trainer
+from axial.training.metrics import matrix_peak
+from axial.training.loop import train
+from axial.training.trainer import Trainer
 
 WARM_UP = 20
 ROUNDS = 5

@@ -37,8 +37,8 @@ from axial.evaluation.scoring import Evaluation, evaluate, write_json
 from axial.models.axial_transformer import AxialTransformer
 from axial.media.tiles import write_sheet
 from axial.system.ranks import Ranks, ranks
-from axial.readings import matrix_peak
-from axial.trainer import Trainer
+from axial.training.metrics import matrix_peak
+from axial.training.trainer import Trainer
 
 GIVEN = 1
 """Frames that are known."""

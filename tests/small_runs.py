@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import axial
-from axial.begin import Plan
+from axial.training.start import Plan
 from axial.cli import main
 from axial.models.config import Sizes
 from axial.presets import PRESETS

@@ -182,9 +182,9 @@ class TrainFlags:
 def train(args: Sequence[str]) -> None:
     """Train a preset on data, or go on with a run; leaves a model, its samples and its curve."""
     flags = _train_flags(args)
-    from axial.begin import Plan, begin, resume
+    from axial.training.start import Plan, begin, resume
     from axial.system.ranks import ranks
-    from axial.train import train
+    from axial.training.loop import train
 
     with ranks(flags.device) as team:
         plan = Plan(**{field.name: getattr(flags, field.name) for field in fields(Plan)})

@@ -12,10 +12,10 @@ from small_runs import ALONE, STEPS, assert_same_ending, fails, plan
 
 import axial
 from axial import CheckpointError, ConfigError
-from axial.begin import begin, open_again
+from axial.training.start import begin, open_again
 from axial.cli import main
 from axial.checkpoints.run_folder import Run
-from axial.train import train
+from axial.training.loop import train
 
 
 def test_a_pickle_in_a_run_folder_is_never_opened(tmp_path, alone):

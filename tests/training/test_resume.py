@@ -24,11 +24,11 @@ from small_runs import (
 )
 
 import axial
-from axial.begin import begin
+from axial.training.start import begin
 from axial.cli import main
 from axial.data.packing import pack
 from axial.checkpoints.run_folder import Run
-from axial.train import train
+from axial.training.loop import train
 
 
 def kill_in_the_middle(folder, *args, ranks=1, at=20):
@@ -96,7 +96,7 @@ def test_shards_find_the_same_and_go_on_whole(tmp_path, exact):
 
 RANKS_AND_DISK = """
 import os, sys, time
-import axial.train
+import axial.training.loop
 from axial.cli import main
 from axial.errors import CheckpointError
 
@@ -107,7 +107,7 @@ def slow(model, folder):
 def full(model, folder):
     raise CheckpointError(f"{folder}: is full")
 
-save, axial.train.save = axial.train.save, DISK
+save, axial.training.loop.save = axial.training.loop.save, DISK
 main(sys.argv[1:])
 os._exit(0)  # as `python -m axial` does
 """

@@ -19,16 +19,16 @@ from axial.models.config import ModelConfig, TrainConfig
 from axial.data.packed import Packed
 from axial.errors import CheckpointError, TrainingError, is_out_of_memory
 from axial.evaluation.scoring import evaluate
-from axial.events import EventFile
+from axial.training.tensorboard import EventFile
 from axial.models.axial_transformer import AxialTransformer
-from axial.parallel import Parallel
+from axial.training.parallel import Parallel
 from axial.media.tiles import write_curve, write_sheet
 from axial.system.ranks import Ranks, stopping
-from axial.readings import Pace, Readings
+from axial.training.metrics import Pace, Readings
 from axial.checkpoints.run_folder import Run, Writer
 from axial.sampling.draw import draw
-from axial.trainer import Trainer
-from axial.watch import Watch
+from axial.training.trainer import Trainer
+from axial.training.run_logger import Watch
 
 _FAILED = 1000  # beyond every signal
 _PICTURES = 16

@@ -11,10 +11,10 @@ import time
 import numpy as np
 
 from axial.system.crc32c import masked_crc32c
-from axial.events import EventFile
+from axial.training.tensorboard import EventFile
 from axial.media.tiles import write_sheet
 from axial.system.protobuf import read_fields
-from axial.watch import Watch
+from axial.training.run_logger import Watch
 
 
 def test_the_log_has_one_object_a_line_and_a_pipe_gets_plain_lines(tmp_path, capsys):
@@ -47,7 +47,7 @@ def test_quiet_ranks_say_and_write_nothing(tmp_path, capsys):
 
 def test_a_terminal_gets_a_live_display(tmp_path):
     program = (
-        "import sys\nfrom pathlib import Path\nfrom axial.watch import Watch\n"
+        "import sys\nfrom pathlib import Path\nfrom axial.training.run_logger import Watch\n"
         "with Watch(Path(sys.argv[1]), steps=20, first=4) as watch:\n"
         "    watch.progress(10, '2.5 bits/dim')\n"
         "    watch.say('[scored]')\n"

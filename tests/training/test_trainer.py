@@ -17,7 +17,7 @@ from axial import AxialTransformer, CheckpointError, DataError, TrainConfig, bit
 from axial.data.batches import Batch, channels
 from axial.models.layers import Block
 from axial.system.ranks import Ranks
-from axial.trainer import SliceBits, Trainer
+from axial.training.trainer import SliceBits, Trainer
 
 ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
 TRAINING = TrainConfig(steps=20, batch=6, learning_rate=0.01, warmup=4)
@@ -271,7 +271,7 @@ def test_a_recorded_step_is_the_step(settings):
 def test_a_compiled_and_recorded_step_is_the_step(precision):
     # In a process of its own: the checks of shapes that tests switch on break compilation.
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from test_trainer import compare_with_recorded
 compare_with_recorded(precision={precision!r}, compile=True)
 """
@@ -335,7 +335,7 @@ def losses_with_dropout(*, compile):
 @pytest.mark.gpu
 def test_what_is_compiled_drops_what_torch_drops():
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pytest import approx
 from test_trainer import losses_with_dropout
 assert losses_with_dropout(compile=True) == approx(losses_with_dropout(compile=False), rel=1e-4)
@@ -360,7 +360,7 @@ def block_dtypes(device, precision):
 def test_blocks_add_to_numbers_of_the_precision_of_the_run(device, precision):
     # In a process of its own: some CPUs need to be told before torch is there, or bfloat16 ends it.
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import torch
 from test_trainer import block_dtypes
 assert block_dtypes({device!r}, {precision!r}) == {{(torch.{precision}, torch.{precision})}}

@@ -17,8 +17,8 @@ from axial.models.config import Precision, TrainConfig
 from axial.errors import CheckpointError, DataError
 from axial.models.layers import Block
 from axial.models.axial_transformer import AxialTransformer, plane_of
-from axial.muon import Muon, is_hidden
-from axial.parallel import (
+from axial.training.muon import Muon, is_hidden
+from axial.training.parallel import (
     Parallel,
     exchanging,
     local,

@@ -16,16 +16,16 @@ from small_runs import ALONE, TINY, command, fails, losses, plan
 import axial
 from axial import TrainConfig
 from axial.data.batches import split
-from axial.begin import begin
+from axial.training.start import begin
 from axial.cli import main
 from axial.errors import CheckpointError, TrainingError
 from axial.evaluation.scoring import evaluate
 from axial.system.ranks import Ranks
-from axial.readings import Readings
+from axial.training.metrics import Readings
 from axial.checkpoints.run_folder import Run
-from axial.train import draw_some, train
-from axial.trainer import SliceBits
-from axial.watch import Watch
+from axial.training.loop import draw_some, train
+from axial.training.trainer import SliceBits
+from axial.training.run_logger import Watch
 
 
 def test_a_run_leaves_a_model_samples_a_curve_and_a_log(alone, capsys):
@@ -171,10 +171,10 @@ def test_a_model_that_cannot_be_written_ends_the_run_and_says_what_there_is(tmp_
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
 
     def second(model, folder):
-        monkeypatch.setattr("axial.train.save", full)
+        monkeypatch.setattr("axial.training.loop.save", full)
         axial.save(model, folder)
 
-    monkeypatch.setattr("axial.train.save", second)
+    monkeypatch.setattr("axial.training.loop.save", second)
     with pytest.raises(CheckpointError) as caught:
         train(run, packed, ALONE)
     wanted = (

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from axial.events import EventFile
+from axial.training.tensorboard import EventFile
 from axial.system.progress import LINE_SECONDS
 
 

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from axial.parallel import local_part, whole
+from axial.training.parallel import local_part, whole
 
 MOMENTUM = 0.95
 SCALE = 0.2

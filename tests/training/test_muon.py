@@ -18,11 +18,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from axial import AxialTransformer, CheckpointError, TrainConfig, bits_per_dim, open_packed
-from axial import muon as muon_module
+from axial.training import muon as muon_module
 from axial.data.batches import Batch, channels
-from axial.muon import MOMENTUM, Muon, direction, orthogonalise
+from axial.training.muon import MOMENTUM, Muon, direction, orthogonalise
 from axial.data.packing import pack
-from axial.trainer import SliceBits, Trainer
+from axial.training.trainer import SliceBits, Trainer
 
 TRAINING = replace(ADAMW, optimizer="muon")
 DEEP = config((3, 4), channels=3, mlp_ratio=2, width=12, heads=3)
@@ -339,7 +339,7 @@ from test_muon import ODD, TRAINING
 from test_trainer import batch_of
 
 from axial.system.ranks import ranks
-from axial.trainer import Trainer
+from axial.training.trainer import Trainer
 
 def train(team):  # leaves nothing that holds on to the group when it is dissolved
     mine = slice(3 * team.rank, 3 * team.rank + 3)

@@ -17,7 +17,7 @@ from test_data import FACTS
 
 import axial
 from axial import ConfigError, DataError, InputError
-from axial.begin import _create, begin, open_again
+from axial.training.start import _create, begin, open_again
 from axial.cli import main
 from axial.models.config import Sizes
 from axial.data.packed import PackedWriter
@@ -25,7 +25,7 @@ from axial.data.packing import pack
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run
-from axial.train import train
+from axial.training.loop import train
 
 
 def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tmp_path):
@@ -231,7 +231,7 @@ def test_data_without_time_is_refused_by_its_own_name(tmp_path):
 
 
 def test_imported_weights_can_be_tuned(tmp_path):
-    checkpoint = Path(__file__).parent / "parity" / "tf_checkpoint"
+    checkpoint = Path(__file__).parents[1] / "parity" / "tf_checkpoint"
     ours = tmp_path / "ours"
     main(["import", str(checkpoint), "--heads", "4", "--out", str(ours)])
     config = axial.load(ours).config
