@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 import axial
-from axial.cli import main as axial_command
+from axial.cli.main import main as axial_command
 from axial.checkpoints.run_folder import Run
 from axial.data.statistics import codec_bits
 

@@ -22,7 +22,7 @@ from timed import joined
 
 import axial
 from axial.checkpoints import shipped
-from axial.cli import main as axial_command
+from axial.cli.main import main as axial_command
 from axial.models.config import ModelConfig
 from axial.data.statistics import codec_bits
 

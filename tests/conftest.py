@@ -15,7 +15,7 @@ import torch
 from small_runs import COMMON
 
 from axial import AxialTransformer, ModelConfig, pack, save
-from axial.cli import main
+from axial.cli.main import main
 
 torch.set_num_threads(1)
 

@@ -10,7 +10,7 @@ import torch
 
 import axial
 from axial.training.start import Plan
-from axial.cli import main
+from axial.cli.main import main
 from axial.models.config import Sizes
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks

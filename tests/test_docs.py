@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import load_script
 
-from axial.cli import COMMANDS, main
+from axial.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
 

@@ -2,7 +2,7 @@
 
 import os
 
-from axial.cli import main
+from axial.cli.main import main
 
 main()
 if int(os.environ.get("WORLD_SIZE", "1")) > 1:

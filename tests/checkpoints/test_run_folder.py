@@ -13,7 +13,7 @@ from small_runs import ALONE, STEPS, assert_same_ending, fails, plan
 import axial
 from axial import CheckpointError, ConfigError
 from axial.training.start import begin, open_again
-from axial.cli import main
+from axial.cli.main import main
 from axial.checkpoints.run_folder import Run
 from axial.training.loop import train
 

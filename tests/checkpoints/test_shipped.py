@@ -10,7 +10,7 @@ from conftest import config, tiny_model
 import axial
 from axial import CheckpointError
 from axial.checkpoints import shipped
-from axial.cli import main
+from axial.cli.main import main
 
 SIZES = config((3, 4), channels=2, values=5)
 

@@ -205,7 +205,7 @@ def test_a_file_cut_short_while_it_is_open_is_an_error_and_no_crash(tmp_path):
 
 LIMITED = """
 import resource, signal, sys
-from axial.cli import main
+from axial.cli.main import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 main(["data", sys.argv[1], "--out", sys.argv[2]])

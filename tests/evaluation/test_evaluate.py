@@ -23,7 +23,7 @@ from test_evaluation import whole, write
 
 import axial
 from axial import bits, element_bits, evaluate, save
-from axial.cli import main
+from axial.cli.main import main
 from axial.data.packed import PackedWriter, hash_labels
 from axial.data.packing import pack
 from axial.media.tiles import write_map, write_sheet
@@ -384,7 +384,7 @@ KILLED = """
     import sys, time
     from pathlib import Path
     import axial.evaluation.scoring
-    from axial.cli import main
+    from axial.cli.main import main
     axial.evaluation.scoring._SAVE_SECONDS = 0.0
     scored = axial.evaluation.scoring.element_bits
     def hang_once_saved(*args, **how):

@@ -18,7 +18,7 @@ from test_data import write
 
 import axial.data.sources.bair
 from axial import bits, complete, load, open_packed, save
-from axial.cli import main
+from axial.cli.main import main
 
 KEPT = np.array((255, 120, 0))
 TINY = ["--width", "8", "--heads", "2", "--batch", "2", "--device", "cpu"]

@@ -14,7 +14,7 @@ from PIL import Image
 
 import axial.sampling.draw
 from axial import draw
-from axial.cli import main
+from axial.cli.main import main
 from axial.sampling.sample import share
 from axial.errors import DataError
 from axial.media.output import write_moving

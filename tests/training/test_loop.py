@@ -17,7 +17,7 @@ import axial
 from axial import TrainConfig
 from axial.data.batches import split
 from axial.training.start import begin
-from axial.cli import main
+from axial.cli.main import main
 from axial.errors import CheckpointError, TrainingError
 from axial.evaluation.scoring import evaluate
 from axial.system.ranks import Ranks

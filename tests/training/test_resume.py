@@ -25,7 +25,7 @@ from small_runs import (
 
 import axial
 from axial.training.start import begin
-from axial.cli import main
+from axial.cli.main import main
 from axial.data.packing import pack
 from axial.checkpoints.run_folder import Run
 from axial.training.loop import train
@@ -97,7 +97,7 @@ def test_shards_find_the_same_and_go_on_whole(tmp_path, exact):
 RANKS_AND_DISK = """
 import os, sys, time
 import axial.training.loop
-from axial.cli import main
+from axial.cli.main import main
 from axial.errors import CheckpointError
 
 def slow(model, folder):

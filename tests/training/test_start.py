@@ -18,7 +18,7 @@ from test_data import FACTS
 import axial
 from axial import ConfigError, DataError, InputError
 from axial.training.start import _create, begin, open_again
-from axial.cli import main
+from axial.cli.main import main
 from axial.models.config import Sizes
 from axial.data.packed import PackedWriter
 from axial.data.packing import pack

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import axial
-from axial.cli import COMMANDS, main
+from axial.cli.main import COMMANDS, main
 from axial.presets import PRESETS
 
-CHECKPOINT = Path(__file__).parent / "parity" / "tf_checkpoint"
+CHECKPOINT = Path(__file__).parents[1] / "parity" / "tf_checkpoint"
 
 
 def fails(capsys, *args, status=1):
