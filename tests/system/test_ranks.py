@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from conftest import launch
 
 import axial
 from axial import ConfigError
@@ -20,25 +21,12 @@ import torch
 from axial.system.ranks import ranks
 with ranks("cpu") as team:
     total = team.sum(torch.tensor([1.0 + team.rank, 5.0]))
-    most = team.most(7 * team.rank)
+    most = team.all_reduce_max(7 * team.rank)
     told = team.broadcast(torch.tensor([10.0 + team.rank]))
     seen = team.any(team.rank == 1), team.any(False)
-    line = f"{team.count} {team.main} {total.tolist()} {most} {told.tolist()} {seen}"
+    line = f"{team.count} {team.is_rank0} {total.tolist()} {most} {told.tolist()} {seen}"
     sys.stdout.write(line + "\\n")  # in one piece, or two ranks' lines mix
 """
-
-
-def launch(tmp_path, program):
-    script = tmp_path / "script.py"
-    script.write_text(program)
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.run(
-        [*start, "--nproc-per-node", "2", str(script)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_two_ranks_add_up_and_agree(tmp_path):
@@ -62,8 +50,8 @@ def test_a_rank_that_is_done_is_gone_before_the_threads_of_torch_could_abort_it(
 
 def test_alone_every_sum_is_its_own():
     with ranks("cpu") as team:
-        assert team.main and team.count == 1
-        assert team.sum(torch.tensor(3.0)) == 3 and team.most(2) == 2
+        assert team.is_rank0 and team.count == 1
+        assert team.sum(torch.tensor(3.0)) == 3 and team.all_reduce_max(2) == 2
         assert team.any(True) and not team.any(False)
 
 
@@ -92,14 +80,14 @@ import axial
 from axial import ConfigError
 from axial.system.ranks import ranks
 def do():
-    if team.main:
+    if team.is_rank0:
         raise ConfigError("told once")
     print("never", flush=True)
 with ranks("cpu") as team:
     try:
-        team.first_main(do)
+        team.rank0_first(do)
     finally:
-        time.sleep(2 * team.main)
+        time.sleep(2 * team.is_rank0)
 """
 
 

@@ -1,1 +1,1 @@
-"""What all stands on."""
+"""What all else stands on: atomic files, ranks, devices, CUDA graphs, progress, checksums."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Recording:
+class CudaGraph:
     """A CUDA graph of a call, between buffers that stay where they are.
 
     The call is made once before it is recorded, on the inputs given here: what is compiled, loaded

@@ -1,28 +1,21 @@
-"""What it takes for a file to be there for good, to be one process's alone, and to be ours."""
+"""What it takes for a file to be there for good, and to be one process's alone."""
 
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from axial.errors import DataError
 
+UNFINISHED = ".*-unfinished-*"
+"""Names of what `replacing` writes to, to clean up after a process that died."""
 LOCK = ".lock"
 """The file in a folder that whoever works there holds."""
-MARK = "axial"
-"""What our PNGs name as their software, and our GIFs say in a comment."""
-_MARKS = (f"\0\0\0\x0etEXtSoftware\0{MARK}".encode(), b"!\xfe\x05" + MARK.encode() + b"\0")
-_RESULTS = {"bits_per_dim", "sha256"}
-"""Of these a JSON of ours has one if it says what was scored, or what was drawn."""
-_HEAD = 4096
-"""Bytes at the beginning of a file among which its mark is."""
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 """What some disks of clusters answer who asks for a lock."""
 
@@ -51,10 +44,13 @@ def replacing(path: Path) -> Iterator[Path]:
     scratch = _own_place(path)
     try:
         yield scratch
-        flush(scratch)
+        for part in (*(scratch.iterdir() if scratch.is_dir() else ()), scratch):
+            give_usual_mode(part)
+            flush(part)
         scratch.replace(path)
+        flush(path.parent)
     finally:
-        _remove(scratch)
+        remove(scratch)
 
 
 def _own_place(path: Path) -> Path:
@@ -112,7 +108,7 @@ def claimed(folder: Path) -> Iterator[None]:
         lock = (folder / LOCK).stat()
         for left in folder.iterdir():
             if left.name != LOCK:
-                _remove(left)
+                remove(left)
         try:
             yield
         finally:
@@ -122,7 +118,8 @@ def claimed(folder: Path) -> Iterator[None]:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Take away a file, a link or a whole folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
         return
@@ -154,11 +151,13 @@ def check_apart(path: Path, source: str) -> None:
             raise DataError(f"{path}: is part of what is read; name another")
 
 
-def check_place(path: Path) -> None:
-    """Refuse, before any work is done, to replace what axial did not make, and as above."""
+def check_place(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse, before any work is done, to replace a file unasked, and as above."""
     with errors_of(path):  # a name too long to be one
-        if path.exists() and not (path.is_file() and _is_ours(path)):
-            raise DataError(f"{path}: is there, and is no result of axial's; name a new one")
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: exists, and is no file; choose another name")
+        if path.exists() and not overwrite:
+            raise DataError(f"{path}: exists already; choose another name, or add --overwrite")
     check_writable(path)
 
 
@@ -171,25 +170,6 @@ def sha256(path: Path) -> str:
     """The hash of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file bears our mark, is a JSON of ours, or is what the one beside it describes."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    if any(mark in head for mark in _MARKS) or (head[:1] == b"{" and _record(path)):
-        return True
-    beside = record_path(path)
-    return beside.is_file() and _record(beside).get("sha256") == sha256(path)
-
-
-def _record(path: Path) -> dict[str, Any]:
-    """What axial wrote of something scored or drawn; nothing if it is another's, or a run's."""
-    try:
-        found = json.loads(path.read_text())
-        return found if MARK in found["versions"] and found.keys() & _RESULTS else {}
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return {}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How far a long count has come, told on standard error."""
+"""Progress of a long count, on standard error."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ LINE_SECONDS = 10.0
 def counting(
     what: str, total: int | None, *, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Give a function to be told the count: a bar on a terminal, else a line now and then."""
+    """Give a function to call with the count: a bar on a terminal, else a line now and then."""
     if not shown:
         yield lambda count: None
     elif sys.stderr.isatty():

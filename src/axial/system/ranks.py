@@ -38,7 +38,7 @@ class Ranks:
     """Where this one computes."""
 
     @property
-    def main(self) -> bool:
+    def is_rank0(self) -> bool:
         """Whether this is the process that writes and speaks."""
         return self.rank == 0
 
@@ -50,9 +50,9 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether it is true of any rank: for what all must do together."""
-        return self.most(int(flag)) > 0
+        return self.all_reduce_max(int(flag)) > 0
 
-    def most(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """The largest number that any rank has; the GPU need not be waited for."""
         if self.count == 1:
             return number
@@ -61,7 +61,7 @@ class Ranks:
         return int(found)
 
     def broadcast(self, x: Tensor) -> Tensor:
-        """Give every rank what the main one has, in place."""
+        """Give every rank what rank 0 has, in place."""
         if self.count > 1:
             dist.broadcast(x, 0)
         return x
@@ -70,29 +70,29 @@ class Ranks:
         """Go on when all have come this far."""
         self.any(False)
 
-    def first_main(self, do: Callable[[], _T]) -> _T:
-        """Do something on the main rank, then on the others; if it fails there, all end.
+    def rank0_first(self, do: Callable[[], _T]) -> _T:
+        """Do something on rank 0, then on the others; if it fails there, all end.
 
-        The main rank tells why; the others have nothing to add, and end after it, for torchrun
+        Rank 0 tells why; the others have nothing to add, and end after it, for torchrun
         ends all once one has ended.
         """
-        if not self.main:
-            if self.most(0):
-                with suppress(RuntimeError):  # until the main rank has left us
+        if not self.is_rank0:
+            if self.all_reduce_max(0):
+                with suppress(RuntimeError):  # until rank 0 has left us
                     self.wait()
                 sys.exit(1)
             return do()
         try:
             found = do()
         except Exception:
-            self.most(1)
+            self.all_reduce_max(1)
             raise
-        self.most(0)
+        self.all_reduce_max(0)
         return found
 
-    def by_main(self, do: Callable[[], _T]) -> _T | None:
-        """Do something on the main rank alone; the others wait, and end if it fails there."""
-        return self.first_main(lambda: do() if self.main else None)
+    def on_rank0(self, do: Callable[[], _T]) -> _T | None:
+        """Do something on rank 0 alone; the others wait, and end if it fails there."""
+        return self.rank0_first(lambda: do() if self.is_rank0 else None)
 
 
 @contextmanager
@@ -134,14 +134,14 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
         int(os.environ.get(name, default))
         for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
     )
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = usable(f"cuda:{local}" if device == "cuda" else device)
+    place = usable(device)
+    if place.type == "cuda" and device in (None, "cuda"):
+        place = usable(f"cuda:{local}")
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if count > 1:
         backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-        # Others wait while the main rank packs a large source.
+        # Others wait while rank 0 packs a large source.
         dist.init_process_group(backend, timeout=_TIMEOUT)
     try:
         yield Ranks(rank=rank, count=count, device=place)
@@ -150,8 +150,9 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
-def usable(device: torch.device | str) -> torch.device:
-    """The device of that name, or one line that says why there is none."""
+def usable(device: torch.device | str | None) -> torch.device:
+    """The device of that name, a GPU where there is one if none is named; or why there is none."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         if torch.device(device).type not in ("cpu", "cuda"):
             raise ValueError("use cpu or cuda")

@@ -1,0 +1,90 @@
+"""The checks that configurations and public calls share; they need no torch."""
+
+import difflib
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal, TypeVar
+
+from axial.errors import ConfigError
+
+_Config = TypeVar("_Config")
+Precision = Literal["float32", "bfloat16"]
+"""What a model computes in."""
+
+_HOTTEST = 1e300
+"""Times the noise of a value, a higher temperature would be no number."""
+
+
+def as_integer(name: str, value: Any, *, at_least: int, below: int = 1 << 31) -> int:
+    """The value as a plain int, numpy's included; refused unless whole and within its range."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = at_least - 1
+    if isinstance(value, bool) or not at_least <= number < below:
+        shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]} ..."
+        what = f"of at least {at_least}" if number < at_least else f"below {below}"
+        raise ConfigError(f"{name} is {shown}: use whole numbers {what}")
+    return number
+
+
+def as_lengths(name: str, lengths: Any) -> tuple[int, ...]:
+    """One whole number of at least 1 for each axis, as a tuple."""
+    if not isinstance(lengths, tuple | list):
+        raise ConfigError(f"{name} is {lengths!r}: give one whole number for each axis")
+    return tuple(as_integer(name, length, at_least=1) for length in lengths)
+
+
+def as_float(name: str, value: Any) -> float:
+    """The value as a plain float, numpy's included; refused unless it is one number."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return float(operator.mul(value, 1.0))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise ConfigError(f"{name} is {value!r}: use a number") from error
+
+
+def as_temperature(value: Any) -> float:
+    """What logits are divided by; 0 for the likeliest value."""
+    temperature = as_float("temperature", value)
+    if not 0 <= temperature <= _HOTTEST:
+        raise ConfigError(
+            f"temperature is {temperature}: use 0 (argmax) or a positive number up to {_HOTTEST}"
+        )
+    return temperature
+
+
+def check_choices(config: object, **choices: tuple[str | None, ...]) -> None:
+    """Refuse fields of a configuration that are none of some words."""
+    for name, known in choices.items():
+        check_choice(name, getattr(config, name), known)
+
+
+def check_choice(name: str, value: object, known: Sequence[str | None]) -> None:
+    """Refuse what is none of some words."""
+    if value not in known:
+        shown = ", ".join(choice for choice in known if choice)
+        raise ConfigError(f"{name} is {value!r}: use one of {shown}")
+
+
+def from_json(kind: type[_Config], values: Mapping[str, Any], what: str) -> _Config:
+    """The dataclass that JSON values describe; unknown names are refused."""
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if unknown := sorted(set(values) - known):
+        raise ConfigError(
+            f"{what}: {unknown[0]!r} is not a setting of this version; upgrade axial-transformers"
+        )
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+def unknown_name(name: str, known: Iterable[str], *, brief: bool = False) -> str:
+    """Say that there is no such name, and which one may be meant."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    every = "--help lists all" if brief else f"there are {', '.join(known)}"
+    hint = f"did you mean {near[0]}?" if near else every
+    return f"{name!r} is not known; {hint}"
