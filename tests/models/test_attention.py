@@ -136,7 +136,7 @@ def test_more_lines_than_a_kernel_takes_are_split_without_a_trace(axis, monkeypa
     made, x = layer(axis, causal=True), grid(4, 3, 5, 2, 8)
     whole = made(x)
     parts = made.parts(made.to_qkv(x))
-    unscaled = made.mix(*parts, causal=True, scale=1.0)
+    unscaled = made.attend(*parts, causal=True, scale=1.0)
     calls = []
     sdpa = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(axial.models.attention, "MOST_LINES", 3)
@@ -146,7 +146,7 @@ def test_more_lines_than_a_kernel_takes_are_split_without_a_trace(axis, monkeypa
         lambda q, *rest, **named: (calls.append(q.shape), sdpa(q, *rest, **named))[1],
     )
     torch.testing.assert_close(made(x), whole, rtol=0, atol=1e-12)
-    found = made.mix(*parts, causal=True, scale=1.0)
+    found = made.attend(*parts, causal=True, scale=1.0)
     torch.testing.assert_close(found, unscaled, rtol=0, atol=1e-12)
     assert len(calls) > 1 and all(max(shape[:2]) <= 3 for shape in calls)
 

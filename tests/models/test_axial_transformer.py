@@ -2,6 +2,7 @@ import itertools
 import math
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from axial import AxialError, AxialTransformer, InputError, bits_per_dim
 from axial.models.causal import given
 from axial.models.cost import forward_flops, parameters, plane_flops, training_flops
 from axial.models.layers import Block, PlaneConvolution, waves
-from axial.models.axial_transformer import evaluating
+from axial.models.protocol import evaluating
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -161,12 +162,16 @@ def test_recomputing_activations_changes_memory_and_nothing_else(name):
     x, label, _ = random_input(found, 4)
     channel = torch.arange(4) % found.channels
     gradients, kept = [], []
-    for recompute in (False, True):
+    for checkpointing in (False, True):
         model.zero_grad()
         sizes = []
         pack = lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1]  # noqa: E731
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            loss = model.channel_logits(x, channel, label, recompute=recompute).logsumexp(-1).sum()
+            loss = (
+                model.channel_logits(x, channel, label, checkpointing=checkpointing)
+                .logsumexp(-1)
+                .sum()
+            )
             kept.append(sum(sizes))
         loss.backward()
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
@@ -184,7 +189,7 @@ def test_recomputing_runs_every_block_twice(name):
         if isinstance(module, Block):
             hook = lambda *args, w=where: runs.update({w: runs.get(w, 0) + 1})  # noqa: E731
             module.attention.to_qkv.register_forward_hook(hook)
-    model(x, recompute=True).sum().backward()
+    model(x, checkpointing=True).sum().backward()
     blocks = found.encoder_layers + sum(found.decoder_layers)
     assert list(runs.values()) == [2] * blocks
 
@@ -286,7 +291,7 @@ def test_the_decoder_is_the_formula_of_the_design(name):
         u.append(inputs)
     r = shifted(h, last) + pos + ctx + sum(shifted(u[k], k) for k in range(last))
     logits = model.to_logits(model.norm(model.inner_decoder(r)))
-    ours = model._decode(plane, ctx, recompute=False)
+    ours = model._decode(plane, ctx, checkpointing=False)
     torch.testing.assert_close(ours, logits, rtol=0, atol=1e-12)
 
 
@@ -313,6 +318,23 @@ def test_dropout_acts_while_training_only_and_evaluating_restores_every_mode():
         assert torch.equal(model(x), calm)
         assert not model(x).requires_grad
     assert model.training and not model.norm.training and model.embedding.training
+
+
+@pytest.mark.parametrize(("part", "other"), [("decoder", "encoder"), ("encoder", "decoder")])
+def test_dropout_of_encoder_and_decoder_are_apart(part, other):
+    rates = {"decoder": "dropout", "encoder": "encoder_dropout"}
+    found = config((3, 4), channels=2, **{rates[part]: 0.5})
+    model = tiny_model(found).train()
+    x, _, _ = random_input(found, 2)
+    inputs = {"encoder": (x, torch.ones(2, dtype=torch.long), None)}
+    inputs["decoder"] = (x[..., 0], torch.randn(2, 3, 4, 8, dtype=torch.float64))
+    run = {
+        "encoder": model.encoder,
+        "decoder": partial(model._decode, checkpointing=False),
+    }
+    torch.manual_seed(0)
+    assert not torch.equal(*(run[part](*inputs[part]) for _ in range(2)))
+    assert torch.equal(*(run[other](*inputs[other]) for _ in range(2)))
 
 
 def test_shapes_can_be_asked_for_without_any_memory():
@@ -446,10 +468,10 @@ x, label, channel = torch.randint(5, (2, 3, 4, 2)), torch.tensor([0, 2]), torch.
 for variant in variants:
     model = axial.AxialTransformer(axial.ModelConfig(**sizes, **variant))
     model.reset_parameters(final_scale=1.0)
-    for recompute in (False, True) if variant is variants[0] else (False,):
+    for checkpointing in (False, True) if variant is variants[0] else (False,):
         torch.compiler.reset()
         step = torch.compile(model.channel_logits, fullgraph=True, backend="aot_eager")
-        compiled = step(x, channel, label, recompute=recompute)
+        compiled = step(x, channel, label, checkpointing=checkpointing)
         torch.testing.assert_close(compiled, model.channel_logits(x, channel, label))
 """
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -2,8 +2,8 @@ import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 
-import axial.models.layers
 import axial.models.axial_transformer
+import axial.models.layers
 from axial.models.causal import given, order, shift, stack, stack_context, unstack
 
 ROUNDING = 1e-12
@@ -90,10 +90,14 @@ def test_each_shift_is_needed(name, monkeypatch):
 def test_what_the_encoder_shows_is_needed_and_no_more(name, monkeypatch):
     model = tiny_model(VARIANTS[name])
     visible = axial.models.axial_transformer.visible
-    monkeypatch.setattr(axial.models.axial_transformer, "visible", lambda *args: ~visible(*args) | visible(*args))
+    monkeypatch.setattr(
+        axial.models.axial_transformer, "visible", lambda *args: ~visible(*args) | visible(*args)
+    )
     with pytest.raises(AssertionError, match="leaks"):
         assert_causal(model)
-    monkeypatch.setattr(axial.models.axial_transformer, "visible", lambda *args: visible(*args) & False)
+    monkeypatch.setattr(
+        axial.models.axial_transformer, "visible", lambda *args: visible(*args) & False
+    )
     with pytest.raises(AssertionError, match="invisible"):
         assert_causal(model)
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import VARIANTS, config
 
 from axial import AxialError, ConfigError, ModelConfig, TrainConfig
-from axial.models.config import as_temperature
+from axial.validation import as_temperature
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,8 @@ from axial.models.config import as_temperature
         ({"dropout": float("nan")}, "dropout is nan"),
         ({"dropout": "0.5"}, "dropout is '0.5'"),
         ({"dropout": None}, "dropout is None: use a number"),
+        ({"encoder_dropout": 1.0}, "encoder_dropout is 1.0"),
+        ({"encoder_dropout": "0.5"}, "encoder_dropout is '0.5'"),
         ({"plane_scale": True}, "plane_scale is True: use a number"),
         ({"plane_scale": 10**400}, "plane_scale is 1000"),
         ({"plane_scale": 0.0}, "plane_scale is 0.0"),
@@ -84,13 +86,13 @@ def test_what_cannot_work_is_refused_at_construction(settings, message):
         ({"learning_rate": math.inf}, "learning_rate is inf"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast': use a number"),
-        ({"clip": 0}, "clip is 0.0: use a positive number"),
+        ({"grad_clip": 0}, "grad_clip is 0.0: use a positive number"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1: use 0 or a positive number"),
         ({"beta2": 1}, "beta2 is 1.0: use a number from 0 up to below 1"),
         ({"ema": 1}, "ema is 1.0: use a number from 0 up to below 1"),
         ({"ema": -0.1}, "ema is -0.1"),
         ({"flip": 1}, "flip is 1: use True or False"),
-        ({"record": None}, "record is None: use True or False"),
+        ({"cuda_graph": None}, "cuda_graph is None: use True or False"),
         ({"compile": "yes"}, "compile is 'yes': use True or False"),
         ({"optimizer": "sgd"}, "optimizer is 'sgd': use one of adam, adamw, muon"),
         ({"schedule": "step"}, "schedule is 'step': use one of constant, cosine, trapezoid"),
@@ -152,7 +154,7 @@ def test_given_elements_are_not_counted():
 
 def test_configurations_and_presets_need_no_torch():
     script = (
-        "import sys, axial, axial.models.config, axial.presets, axial.models.describe, axial.cli.main; "
+        "import sys, axial, axial.presets, axial.models.describe, axial.cli.main; "
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

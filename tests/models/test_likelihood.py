@@ -16,8 +16,8 @@ from conftest import (
 
 import axial.models.likelihood
 from axial import AxialTransformer, bits, bits_per_dim, element_bits
-from axial.models.causal import given, order
 from axial.errors import ConfigError
+from axial.models.causal import given, order
 
 
 @pytest.mark.parametrize("name", ENUMERABLE)

@@ -10,9 +10,8 @@ import torch
 from torch.nn.utils import prune
 
 from axial import AxialAttention
-
 from axial.models import attention
-from axial.models.line_attention import attend_lines, serves
+from axial.models.line_attention import attend_lines, is_supported
 
 pytestmark = pytest.mark.gpu
 
@@ -48,10 +47,12 @@ def test_it_is_as_exact_as_the_plain_path(axis, axes, heads, size, causal, monke
     x, towards = torch.randn(2, 3, *axes, width, device="cuda", dtype=torch.bfloat16)
     exact = outcome(copy.deepcopy(layer).double(), x.double(), towards)
     taken = []
-    monkeypatch.setattr(attention, "serves", lambda *x: taken.append(serves(*x)) or taken[-1])
+    monkeypatch.setattr(
+        attention, "is_supported", lambda *x: taken.append(is_supported(*x)) or taken[-1]
+    )
     ours = outcome(layer, x, towards)
     assert taken == [True]
-    monkeypatch.setattr(attention, "serves", lambda *x: False)
+    monkeypatch.setattr(attention, "is_supported", lambda *x: False)
     plain = outcome(layer, x, towards)
     for mine, theirs, wanted in zip(ours, plain, exact, strict=True):
         # A key's bias moves all scores of a query alike: its gradient is rounding and no more.
@@ -75,7 +76,7 @@ def test_what_comes_later_changes_nothing_before_it(length):
 def test_a_compiled_layer_gives_the_same():
     # In a process of its own: the checks of shapes that tests switch on break compilation.
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import sys; sys.path[:0] = {[str(Path(__file__).parents[i]) for i in (0, 1)]!r}
 from test_line_attention import compare_with_compiled
 compare_with_compiled()
 """
@@ -130,8 +131,8 @@ def test_a_projection_that_is_no_plain_array_is_taken_too():
 
 def test_what_it_cannot_hold_it_does_not_take():
     x = torch.empty(1, dtype=torch.bfloat16, device="cuda")
-    assert serves(x, 64, 128) and serves(x.half(), 1, 1)
-    assert not serves(x, 65, 128) and not serves(x, 64, 129)
-    assert not serves(x.float(), 64, 128) and not serves(x.cpu(), 64, 128)
+    assert is_supported(x, 64, 128) and is_supported(x.half(), 1, 1)
+    assert not is_supported(x, 65, 128) and not is_supported(x, 64, 129)
+    assert not is_supported(x.float(), 64, 128) and not is_supported(x.cpu(), 64, 128)
     with torch.autocast("cuda", torch.bfloat16):
-        assert serves(x.float(), 64, 128)
+        assert is_supported(x.float(), 64, 128)

@@ -1,1 +1,1 @@
-"""Integers in, exact probabilities out."""
+"""Integers in, exact probabilities out: config, masking, attention, model, likelihood, cost."""

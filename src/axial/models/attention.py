@@ -15,9 +15,10 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from axial.models.config import as_float, as_integer, check_heads
 from axial.errors import ConfigError, InputError
-from axial.models.line_attention import attend_lines, dense_dtype, serves
+from axial.models.config import check_heads
+from axial.models.line_attention import attend_lines, dense_dtype, is_supported
+from axial.validation import as_float, as_integer
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
 MOST_LINES = 65_535
@@ -32,7 +33,7 @@ def init_dense(weight: Tensor, *, fan_in: int, scale: float = 1.0) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
-class LineCache:
+class KVCache:
     """Keys and values of the steps of an axis that are already known, for causal attention.
 
     Both are buffers (r, length, f, n, e); what lies beyond the steps added so far is never read.
@@ -105,11 +106,11 @@ class AxialAttention(nn.Module):
             qkv = self._folded(F.linear(x, weight, bias.detach()), parts=3)
             seen = attend_lines(qkv, bias, self.causal)
         else:
-            seen = self.mix(*self._project(x, memory), causal=self.causal)
+            seen = self.attend(*self._project(x, memory), causal=self.causal)
         return self.to_out(seen.reshape(x.shape))
 
     def advance(
-        self, x: Float[Tensor, "b *axes d"], cache: LineCache, start: int
+        self, x: Float[Tensor, "b *axes d"], cache: KVCache, start: int
     ) -> Float[Tensor, "b *axes d"]:
         """Attend causally from new steps of the axis to themselves and to those in the cache.
 
@@ -119,17 +120,17 @@ class AxialAttention(nn.Module):
         q, k, v = self._project(x, None)
         assert start == 0 or q.shape[1] == 1
         k, v = cache.add(k, v, start)
-        return self.to_out(self.mix(q, k, v, causal=start == 0).reshape(x.shape))
+        return self.to_out(self.attend(q, k, v, causal=start == 0).reshape(x.shape))
 
-    def cache(self, batch: int, axes: Sequence[int]) -> LineCache:
+    def cache(self, batch: int, axes: Sequence[int]) -> KVCache:
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""
         length, faster = axes[self.axis], math.prod(axes[self.axis + 1 :])
         size = self.to_out.in_features // self.heads
         shape = (batch, length, faster, self.heads, size)
         like = self.to_qkv.weight
-        return LineCache(like.new_empty(shape), like.new_empty(shape))
+        return KVCache(like.new_empty(shape), like.new_empty(shape))
 
-    def mix(
+    def attend(
         self,
         q: Float[Tensor, "r l f n e"],
         k: Float[Tensor, "r m f n e"],
@@ -203,7 +204,7 @@ class AxialAttention(nn.Module):
         layer, head_width = self.to_qkv, self.to_out.in_features // self.heads
         back = layer._backward_hooks or layer._backward_pre_hooks
         plain = is_plain(layer, nn.Linear) and layer.bias is not None and not back
-        return plain and serves(x, x.shape[1 + self.axis], head_width)
+        return plain and is_supported(x, x.shape[1 + self.axis], head_width)
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
         dim, width = 1 + self.axis, self.to_out.in_features

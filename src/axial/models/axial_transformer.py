@@ -6,19 +6,19 @@ autoregressive. Inputs a caller can get wrong are annotated Shaped, so that the 
 our own check and its message.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from axial.models.attention import check_tensors
-from axial.models.causal import given, shift, stack, stack_context, unstack, visible
+from axial.models.causal import given, order, shift, stack, stack_context, unstack, visible
 from axial.models.config import ModelConfig
-from axial.errors import CheckpointError, InputError
 from axial.models.layers import (
     LSTM,
     NORM_EPS,
@@ -29,6 +29,7 @@ from axial.models.layers import (
     init_linear,
     waves,
 )
+from axial.models.protocol import LevelModel, check_integers, check_one_each
 
 EMBEDDING_SCALE = 5.0
 """Embeddings and position tables start as normals of this standard deviation over sqrt(width)."""
@@ -36,17 +37,10 @@ FINAL_SCALE = 1e-10
 """Variance scale of each residual branch's last dense layer and of the logits at the start."""
 VALUE_PERIOD, POSITION_PERIOD = 8, 4
 """Rows of the shortest waves that embeddings and position tables may start as."""
-# Types for which torch has no minimum.
-_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-
-
-def plain_name(name: str) -> str:
-    """That of a layer or a weight, without the wrappers that `torch.compile` puts around layers."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 class ChannelEncoder(nn.Module):
-    """What the decoder is told of the channels already known (paper 3.2.2)."""
+    """What conditions the decoder on the channels already known (paper 3.2.2)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -54,7 +48,7 @@ class ChannelEncoder(nn.Module):
         count = len(config.axes)
         self.convolution = PlaneConvolution(count, 2 * config.channels, config.width)
         self.positions = Positions(config.axes, config.width)
-        self.blocks = Blocks(config, config.encoder_axes)
+        self.blocks = Blocks(replace(config, dropout=config.encoder_dropout), config.encoder_axes)
 
     def forward(
         self,
@@ -62,7 +56,7 @@ class ChannelEncoder(nn.Module):
         channel: Int[Tensor, " b"],
         condition: Float[Tensor, "b *ones_or_axes d"] | None,
         *,
-        recompute: bool = False,
+        checkpointing: bool = False,
     ) -> Float[Tensor, "b *axes d"]:
         dtype = self.convolution.bias.dtype
         planes = x.to(torch.promote_types(dtype, torch.float32)) / self.config.plane_divisor
@@ -73,10 +67,10 @@ class ChannelEncoder(nn.Module):
         u = u + self.positions()
         if condition is not None:
             u = u + condition
-        return self.blocks(u, recompute=recompute)
+        return self.blocks(u, checkpointing=checkpointing)
 
 
-class AxialTransformer(nn.Module):
+class AxialTransformer(LevelModel):
     """An exact-likelihood autoregressive model of integer arrays (b, *axes, c).
 
     p(x) is a product over channels, and within a channel over the elements in raster order
@@ -84,9 +78,10 @@ class AxialTransformer(nn.Module):
     and returns tensors; it keeps nothing between calls.
     """
 
+    family = "axial"
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         width, axes = config.width, config.plane_axes
         last = len(axes) - 1
         self.encoder = ChannelEncoder(config) if config.encoder_layers else None
@@ -104,40 +99,6 @@ class AxialTransformer(nn.Module):
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.to_logits = nn.Linear(width, config.values)
         self.reset_parameters()
-
-    @classmethod
-    def from_weights(cls, config: ModelConfig, weights: Mapping[str, Tensor]) -> "AxialTransformer":
-        """The model that holds exactly these tensors; no random weights are drawn first."""
-        model = cls.of_shapes(config)
-        model.check_weights(weights)
-        model.load_state_dict(dict(weights), assign=True)
-        return model.eval()
-
-    @classmethod
-    def of_shapes(cls, config: ModelConfig) -> "AxialTransformer":
-        """The model without its numbers: all its layers, and tensors that have no memory."""
-        with torch.device("meta"):
-            return cls(config)
-
-    def check_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Refuse tensors that are not those of this model, by name, shape and type."""
-        wanted = self.state_dict()
-        for name in sorted(wanted.keys() | weights.keys()):
-            if name not in weights:
-                raise CheckpointError(f"weight {name!r} is missing")
-            if name not in wanted:
-                raise CheckpointError(f"weight {name!r} does not belong to this configuration")
-            if weights[name].shape != wanted[name].shape:
-                raise CheckpointError(
-                    f"weight {name!r} has shape {tuple(weights[name].shape)} instead of "
-                    f"{tuple(wanted[name].shape)}"
-                )
-        usual = weights["embedding.weight"].dtype
-        for name, dtype in ((name, value.dtype) for name, value in weights.items()):
-            if dtype != usual or not dtype.is_floating_point:
-                raise CheckpointError(
-                    f"weight {name!r} is {dtype}: weights are floating point numbers of one type"
-                )
 
     def reset_parameters(self, *, final_scale: float = FINAL_SCALE) -> None:
         """Draw new weights as the authors do: at the default scale, the uniform distribution.
@@ -178,12 +139,12 @@ class AxialTransformer(nn.Module):
         label: Shaped[Tensor, " n"] | None = None,
         context: Shaped[Tensor, "m *grid d"] | None = None,
         *,
-        recompute: bool = False,
+        checkpointing: bool = False,
         checked: bool = False,
     ) -> Float[Tensor, "b *axes c v"]:
         """Logits of every element, all channels at once.
 
-        Given elements are not predicted: their logits are zero. `recompute` trades time for
+        Given elements are not predicted: their logits are zero. `checkpointing` trades time for
         memory: activations inside a block are computed again in the backward pass. `checked`
         says that the input fits; to look at its values makes a GPU wait.
         """
@@ -191,7 +152,9 @@ class AxialTransformer(nn.Module):
             self.check(x, label, context)
         x, label = x.long(), None if label is None else label.long()
         if self.config.channel_mode != "encode":
-            return self._hide_given(self._stacked_logits(x, label, context, recompute=recompute))
+            return self._hide_given(
+                self._stacked_logits(x, label, context, checkpointing=checkpointing)
+            )
 
         batch, channels = x.shape[0], self.config.channels
         first = self.config.given_channels
@@ -201,7 +164,7 @@ class AxialTransformer(nn.Module):
             torch.arange(first, channels, device=x.device).repeat(batch),
             None if label is None else label.repeat_interleave(each, 0),
             None if context is None else context.repeat_interleave(each, 0),
-            recompute=recompute,
+            checkpointing=checkpointing,
         )
         logits = rearrange(logits, "(b c) ... v -> b ... c v", c=each)
         return self._hide_given(F.pad(logits, (0, 0, first, 0)))
@@ -213,25 +176,25 @@ class AxialTransformer(nn.Module):
         label: Shaped[Tensor, " n"] | None = None,
         context: Shaped[Tensor, "m *grid d"] | None = None,
         *,
-        recompute: bool = False,
+        checkpointing: bool = False,
         checked: bool = False,
     ) -> Float[Tensor, "b *axes v"]:
         """Logits of one channel of each example, at the cost of one channel.
 
         Where channels are stacked there is no such saving: the whole grid is scored and the
-        channel selected. `recompute` and `checked` are those of `forward`.
+        channel selected. `checkpointing` and `checked` are those of `forward`.
         """
         if not checked:
             self.check(x, label, context)
             check_tensors(channel=channel)
-            _check_one_each("channel", channel, x)
+            check_one_each("channel", channel, x)
             first = self.config.given_channels
             check_integers("channel", channel, at_least=first, below=self.config.channels)
         x, channel, label = x.long(), channel.long(), None if label is None else label.long()
         if self.config.channel_mode == "encode":
-            logits = self._channel_logits(x, channel, label, context, recompute=recompute)
+            logits = self._channel_logits(x, channel, label, context, checkpointing=checkpointing)
         else:
-            every = self._stacked_logits(x, label, context, recompute=recompute)
+            every = self._stacked_logits(x, label, context, checkpointing=checkpointing)
             logits = every[torch.arange(x.shape[0], device=x.device), ..., channel, :]
         if self.config.given_steps:
             logits = F.pad(
@@ -240,38 +203,68 @@ class AxialTransformer(nn.Module):
             )
         return logits
 
-    def check(
-        self,
-        x: Shaped[Tensor, "..."],
-        label: Shaped[Tensor, "..."] | None = None,
-        context: Shaped[Tensor, "..."] | None = None,
-    ) -> None:
-        """Refuse what does not fit this model.
+    def order(self) -> Int[Tensor, " n"]:
+        return order(self.config)
 
-        Ranges are not checked inside `torch.compile`, where looking at values would break it.
+    def given(self, device: torch.device | None = None) -> Bool[Tensor, "*axes c"]:
+        return given(self.config, device)
+
+    @property
+    def slices(self) -> range:
+        """Channels; where they are stacked, one slice is everything."""
+        if self.config.channel_mode == "encode":
+            return range(self.config.given_channels, self.config.channels)
+        return range(1)
+
+    def slice_of(self, x: Shaped[Tensor, "b *axes c"], number: Int[Tensor, " b"]) -> Tensor:
+        return plane_of(x, number) if self.config.channel_mode == "encode" else x
+
+    def slice_logits(
+        self,
+        x: Shaped[Tensor, "b *axes c"],
+        number: Int[Tensor, " b"],
+        label: Shaped[Tensor, " n"] | None = None,
+        context: Shaped[Tensor, "m *grid d"] | None = None,
+        *,
+        checkpointing: bool = False,
+        checked: bool = False,
+    ) -> Float[Tensor, "b *part v"]:
+        how = {"checkpointing": checkpointing, "checked": checked}
+        if self.config.channel_mode == "encode":
+            return self.channel_logits(x, number, label, context, **how)
+        return self(x, label, context, **how)
+
+    def slice_bits(
+        self,
+        x: Shaped[Tensor, "b *axes c"],
+        number: Int[Tensor, " b"],
+        label: Int[Tensor, " b"] | None = None,
+        *,
+        checkpointing: bool = False,
+    ) -> Float[Tensor, ""]:
+        x, config = x.long(), self.config
+        logits = self.slice_logits(x, number, label, checkpointing=checkpointing, checked=True)
+        wanted = self.slice_of(x, number)
+        if config.channel_mode != "encode":
+            logits = logits[..., config.given_channels :, :]
+            wanted = wanted[..., config.given_channels :]
+        logits, wanted = (t[:, config.given_steps :] for t in (logits, wanted))
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(exact.flatten(0, -2), wanted.flatten()) / math.log(2)
+
+    def blocks(self) -> Iterator[Block]:
+        return (module for module in self.modules() if isinstance(module, Block))
+
+    def matrices(self) -> dict[str, int | None]:
+        """Those of the blocks.
+
+        All else is no map between features: tables and vectors, and the convolution and the logits
+        are the model's ends; of the LSTM's gates nothing of the kind is known.
         """
-        config = self.config
-        shape = (*config.axes, config.channels)
-        check_tensors(x=x, label=label, context=context)
-        if x.shape[1:] != shape:
-            raise InputError(
-                f"x has shape {tuple(x.shape)}, but this model takes (batch, "
-                f"{', '.join(map(str, shape))}): its axes, then {config.channels} channels"
-            )
-        check_integers("x", x, at_least=0, below=config.values)
-        if (label is None) != (config.classes == 0):
-            wanted = f"is conditioned on {config.classes} classes: give label="
-            unwanted = "is unconditional: leave label out"
-            raise InputError(f"this model {wanted if label is None else unwanted}")
-        if label is not None:
-            _check_one_each("label", label, x)
-            check_integers("label", label, at_least=0, below=config.classes)
-        wide = (x.shape[0], *config.axes, config.width)
-        if context is not None and (context.shape != wide or not context.is_floating_point()):
-            raise InputError(
-                f"context has shape {tuple(context.shape)} and type {context.dtype}, but this "
-                f"model takes floating point numbers of shape {wide}"
-            )
+        kinds = ("to_qkv.weight", "to_out.weight", "mlp_in.weight", "mlp_out.weight")
+        names = [name for name, _ in self.named_parameters() if name.endswith(kinds)]
+        heads = self.config.heads
+        return {name: heads if name.endswith("to_qkv.weight") else None for name in names}
 
     def _hide_given(self, logits: Float[Tensor, "b *axes c v"]) -> Float[Tensor, "b *axes c v"]:
         if not (self.config.given_channels or self.config.given_steps):
@@ -285,24 +278,24 @@ class AxialTransformer(nn.Module):
         label: Int[Tensor, " b"] | None,
         context: Float[Tensor, "b *axes d"] | None,
         *,
-        recompute: bool = False,
+        checkpointing: bool = False,
     ) -> Float[Tensor, "b *ones_or_plane d"] | None:
-        """What every decoder level is told beside the plane itself; None if nothing.
+        """What every decoder level is conditioned on beside the plane itself; None if nothing.
 
         The encoder's output if there is one, else label and context. `channel` is the one to be
         predicted, None where channels are stacked.
         """
-        told = None if context is None else context.to(self.embedding.weight.dtype)
-        if told is not None and self.config.channel_mode != "encode":
-            told = stack_context(told, self.config)
+        condition = None if context is None else context.to(self.embedding.weight.dtype)
+        if condition is not None and self.config.channel_mode != "encode":
+            condition = stack_context(condition, self.config)
         if label is not None and self.label_embedding is not None:
             embedded = self.label_embedding(label)
             ones = (1,) * len(self.config.axes)
             embedded = embedded.view(label.shape[0], *ones, self.config.width)
-            told = embedded if told is None else embedded + told
+            condition = embedded if condition is None else embedded + condition
         if self.encoder is None:
-            return told
-        return self.encoder(x, channel, told, recompute=recompute)
+            return condition
+        return self.encoder(x, channel, condition, checkpointing=checkpointing)
 
     def _channel_logits(
         self,
@@ -311,10 +304,10 @@ class AxialTransformer(nn.Module):
         label: Int[Tensor, " b"] | None,
         context: Float[Tensor, "b *axes d"] | None,
         *,
-        recompute: bool,
+        checkpointing: bool,
     ) -> Float[Tensor, "b *axes v"]:
-        condition = self.condition(x, channel, label, context, recompute=recompute)
-        return self._decode(plane_of(x, channel), condition, recompute=recompute)
+        condition = self.condition(x, channel, label, context, checkpointing=checkpointing)
+        return self._decode(plane_of(x, channel), condition, checkpointing=checkpointing)
 
     def _stacked_logits(
         self,
@@ -322,10 +315,10 @@ class AxialTransformer(nn.Module):
         label: Int[Tensor, " b"] | None,
         context: Float[Tensor, "b *axes d"] | None,
         *,
-        recompute: bool,
+        checkpointing: bool,
     ) -> Float[Tensor, "b *axes c v"]:
-        condition = self.condition(x, None, label, context, recompute=recompute)
-        logits = self._decode(stack(x, self.config), condition, recompute=recompute)
+        condition = self.condition(x, None, label, context, checkpointing=checkpointing)
+        logits = self._decode(stack(x, self.config), condition, checkpointing=checkpointing)
         return unstack(logits, self.config)
 
     def _decode(
@@ -333,53 +326,22 @@ class AxialTransformer(nn.Module):
         plane: Int[Tensor, " b *plane"],
         condition: Float[Tensor, "b *ones_or_plane d"] | None,
         *,
-        recompute: bool,
+        checkpointing: bool,
     ) -> Float[Tensor, "b *plane v"]:
         """One level per axis; each hands what it saw, shifted, to all levels after it."""
         h = self.embedding(plane)
         before = self.positions() if condition is None else self.positions() + condition
         for axis, outer_decoder in enumerate(self.outer_decoders):
-            u = outer_decoder(h + before, recompute=recompute)
+            u = outer_decoder(h + before, checkpointing=checkpointing)
             before = before + shift(u, axis)
         r = shift(h, plane.ndim - 2) + before
-        r = self.inner_decoder(r, recompute=recompute)
+        r = self.inner_decoder(r, checkpointing=checkpointing)
         return self.to_logits(self.norm(r))
 
 
-def plane_of(x: Int[Tensor, "b *axes c"], channel: Int[Tensor, " b"]) -> Int[Tensor, " b *axes"]:
+def plane_of(
+    x: Shaped[Tensor, "b *axes c"], channel: Int[Tensor, " b"]
+) -> Shaped[Tensor, " b *axes"]:
     """One channel of each example."""
     index = channel.view(-1, *(1,) * (x.ndim - 1)).expand(*x.shape[:-1], 1)
     return x.gather(-1, index).squeeze(-1)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients, whatever mode the model is in and returns to."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def check_integers(name: str, x: Tensor, *, at_least: int, below: int) -> None:
-    """Refuse anything but integers of the range [at_least, below)."""
-    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-        raise InputError(f"{name} is {x.dtype}: give integers from {at_least} to {below - 1}")
-    if torch.compiler.is_compiling() or not x.numel():
-        return
-    low, high = map(int, (x.long() if x.dtype in _WIDE_UNSIGNED else x).aminmax())
-    if x.dtype == torch.uint64 and low < 0:  # what int64 cannot hold comes out negative
-        high = max(high, low + (1 << 64))
-        low = 0
-    wrong = low if low < at_least else high
-    if not at_least <= wrong < below:
-        raise InputError(f"{name} holds {wrong}: its values must be {at_least} to {below - 1}")
-
-
-def _check_one_each(name: str, values: Tensor, x: Tensor) -> None:
-    if values.shape != x.shape[:1]:
-        raise InputError(f"{name} has shape {tuple(values.shape)}: give ({len(x)},), one each")

@@ -9,7 +9,8 @@ def describe(config: ModelConfig) -> str:
     facts = {
         "data": _data(config),
         "sizes": f"width {config.width}, {config.heads} heads of {config.width // config.heads}, "
-        f"mlp_ratio {config.mlp_ratio}, dropout {config.dropout:g}",
+        f"mlp_ratio {config.mlp_ratio}, dropout {config.dropout:g}"
+        + (f" ({config.encoder_dropout:g} in the encoder)" if config.encoder_dropout else ""),
         "parameters": f"{parameters(config):,} ({parameters(config) / 1e6:.1f} M)",
         "FLOPs": f"{_amount(forward_flops(config))} to score one example, "
         f"{_amount(training_flops(config))} to train on one (forward and backward"

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from axial.models.attention import AxialAttention, LineCache, init_dense
+from axial.models.attention import AxialAttention, KVCache, init_dense
 from axial.models.config import ModelConfig
 from axial.models.line_attention import dense_dtype
 
@@ -43,7 +43,7 @@ class Block(nn.Module):
         init_linear(self.mlp_out, scale=final_scale)
 
     def forward(
-        self, x: Float[Tensor, "b *axes d"], cache: LineCache | None = None, start: int = 0
+        self, x: Float[Tensor, "b *axes d"], cache: KVCache | None = None, start: int = 0
     ) -> Float[Tensor, "b *axes d"]:
         """Transform all of `x`, or with a cache the steps of an axis from `start` on."""
         normed = self.attention_norm(x)
@@ -68,12 +68,12 @@ class Blocks(nn.ModuleList):
         super().__init__(Block(config, axis, causal=axis == causal_axis) for axis in axes)
 
     def forward(
-        self, x: Float[Tensor, "b *axes d"], *, recompute: bool = False
+        self, x: Float[Tensor, "b *axes d"], *, checkpointing: bool = False
     ) -> Float[Tensor, "b *axes d"]:
         """Under autocast blocks add to numbers as short as those that they add."""
         x = x.to(dense_dtype(x))
         for block in self:
-            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+            x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
         return x
 
     def __iter__(self) -> Iterator[Block]:
@@ -119,9 +119,9 @@ class LSTM(nn.Module):
         nn.init.ones_(self.lstm.get_parameter("bias_ih_l0")[width : 2 * width])
 
     def forward(
-        self, x: Float[Tensor, "b *axes d"], *, recompute: bool = False
+        self, x: Float[Tensor, "b *axes d"], *, checkpointing: bool = False
     ) -> Float[Tensor, "b *axes d"]:
-        """Run along each line from a zero state; `recompute` has nothing to save here."""
+        """Run along each line from a zero state; `checkpointing` has nothing to save here."""
         out, _ = self.lstm(x.flatten(0, -3))
         return out.view(x.shape)
 

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from axial.models.causal import given
-from axial.models.config import ModelConfig, as_integer
-from axial.models.axial_transformer import AxialTransformer, evaluating, plane_of
+from axial.models.config import ModelConfig
+from axial.models.protocol import Model, evaluating
+from axial.validation import as_integer
 
 _WORKING_BYTES = 1 << 27
 """On a CPU: what is worked on then mostly stays in its caches, and more takes longer."""
@@ -22,7 +22,7 @@ _STEADY_BYTES = 1 << 30
 
 
 def bits(
-    model: AxialTransformer,
+    model: Model,
     x: Shaped[Tensor, "b *axes c"],
     label: Shaped[Tensor, " n"] | None = None,
     context: Shaped[Tensor, "m *grid d"] | None = None,
@@ -40,7 +40,7 @@ def bits(
 
 
 def bits_per_dim(
-    model: AxialTransformer,
+    model: Model,
     x: Shaped[Tensor, "b *axes c"],
     label: Shaped[Tensor, " n"] | None = None,
     context: Shaped[Tensor, "m *grid d"] | None = None,
@@ -50,7 +50,7 @@ def bits_per_dim(
 
 
 def element_bits(
-    model: AxialTransformer,
+    model: Model,
     x: Shaped[Tensor, "b *axes c"],
     label: Shaped[Tensor, " n"] | None = None,
     context: Shaped[Tensor, "m *grid d"] | None = None,
@@ -59,17 +59,16 @@ def element_bits(
 ) -> Float64[Tensor, "b *axes c"]:
     """Where the bits go: those of each element; their sum is `bits`.
 
-    `planes` are scored together; as many as memory allows unless told.
+    `planes` are scored together; as many as memory allows by default.
     """
     model.check(x, label, context)
     if planes is not None:
         planes = as_integer("planes", planes, at_least=1)
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    for rows, channel, surprise in _score(model, x, label, context, planes):
-        if channel is None:
-            out[rows] = surprise
-        else:
-            out[rows, ..., channel] = surprise
+    places = torch.arange(out[0].numel(), device=x.device).view(x.shape[1:])
+    for rows, number, surprise in _score(model, x, label, context, planes):
+        place = model.slice_of(places.expand(len(rows), *places.shape), number).flatten(1)
+        out.view(len(x), -1)[rows.unsqueeze(1), place] = surprise.flatten(1)
     return out
 
 
@@ -105,36 +104,30 @@ def _working_bytes(device: torch.device | None, steady: bool) -> int:
 
 
 def _score(
-    model: AxialTransformer,
+    model: Model,
     x: Tensor,
     label: Tensor | None,
     context: Tensor | None,
     at_once: int | None = None,
-) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-    """Yield (examples, their channels or None for all, bits of each element) plane by plane."""
-    config = model.config
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield (examples, their slices, bits of each element of these) some slices at a time."""
+    config, slices = model.config, model.slices
     device = next(model.parameters()).device
-    predicted = ~given(config, device)
-    first = config.given_channels if config.channel_mode == "encode" else 0
-    each = config.planes - first
-    every = torch.arange(len(x) * each, device=x.device)
+    predicted = ~model.given(device)
+    every = torch.arange(len(x) * len(slices), device=x.device)
     for planes in torch.split(every, at_once or planes_at_once(config, device)):
-        rows, channel = planes // each, first + planes % each
+        rows, number = planes // len(slices), slices.start + planes % len(slices)
         part = x[rows].to(device)
         conditions = [
             None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)
         ]
         with evaluating(model):
-            if config.channel_mode == "encode":
-                on_device = channel.to(device)
-                logits = model.channel_logits(part, on_device, *conditions)
-                part = plane_of(part.long(), on_device)
-                counted = predicted[..., first]
-            else:
-                logits = model(part, *conditions)
-                counted = predicted
-            surprise = surprise_bits(logits, part.long()) * counted
-        yield rows, channel if config.channel_mode == "encode" else None, surprise.to(x.device)
+            on_device = number.to(device)
+            logits = model.slice_logits(part, on_device, *conditions)
+            wanted = model.slice_of(part.long(), on_device)
+            counted = model.slice_of(predicted.expand(part.shape), on_device)
+            surprise = surprise_bits(logits, wanted) * counted
+        yield rows, number, surprise.to(x.device)
 
 
 def surprise_bits(

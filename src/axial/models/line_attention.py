@@ -17,7 +17,7 @@ _LONGEST, _WIDEST = 64, 128
 """A line of a head that a program can hold."""
 
 
-def serves(x: Tensor, length: int, size: int) -> bool:
+def is_supported(x: Tensor, length: int, size: int) -> bool:
     """Whether `attend_lines` takes lines of this length and heads of this size, made of `x`."""
     return (
         x.device.type == "cuda"

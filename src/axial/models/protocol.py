@@ -1,0 +1,264 @@
+"""What training, scoring, drawing and checkpoints ask of a model; each family answers.
+
+b batch, *axes the data axes (slowest first), c channels, v values, *part the grid of one slice:
+what a single pass of the model predicts, such as one channel of each example.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from axial.errors import CheckpointError, InputError
+from axial.models.attention import check_tensors
+from axial.models.config import ModelConfig
+from axial.models.layers import LSTM, Blocks, Positions
+from axial.system.devices import exact_float32
+
+# Types for which torch has no minimum.
+_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+_Model = TypeVar("_Model", bound="Model")
+
+
+class Model(nn.Module):
+    """An exact-likelihood autoregressive model of integer arrays (b, *axes, c).
+
+    It takes tensors and returns tensors, and keeps nothing between calls.
+    """
+
+    family: ClassVar[str]
+    """What config.json calls the kind of model."""
+    config: ModelConfig
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @classmethod
+    def from_weights(
+        cls: type[_Model], config: ModelConfig, weights: Mapping[str, Tensor]
+    ) -> _Model:
+        """The model that holds exactly these tensors; no random weights are drawn first."""
+        model = cls.of_shapes(config)
+        model.check_weights(weights)
+        model.load_state_dict(dict(weights), assign=True)
+        return model.eval()
+
+    @classmethod
+    def of_shapes(cls: type[_Model], config: ModelConfig) -> _Model:
+        """The model without its numbers: all its layers, and tensors that have no memory."""
+        with torch.device("meta"):
+            return cls(config)
+
+    def check_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Refuse tensors that are not those of this model, by name, shape and type."""
+        wanted = self.state_dict()
+        for name in sorted(wanted.keys() | weights.keys()):
+            if name not in weights:
+                raise CheckpointError(f"weight {name!r} is missing")
+            if name not in wanted:
+                raise CheckpointError(f"weight {name!r} does not belong to this configuration")
+            if weights[name].shape != wanted[name].shape:
+                raise CheckpointError(
+                    f"weight {name!r} has shape {tuple(weights[name].shape)} instead of "
+                    f"{tuple(wanted[name].shape)}"
+                )
+        usual = weights["embedding.weight"].dtype
+        for name, dtype in ((name, value.dtype) for name, value in weights.items()):
+            if dtype != usual or not dtype.is_floating_point:
+                raise CheckpointError(
+                    f"weight {name!r} is {dtype}: weights are floating point numbers of one type"
+                )
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Shaped[Tensor, "b *axes c"],
+        label: Shaped[Tensor, " n"] | None = None,
+        context: Shaped[Tensor, "m *grid d"] | None = None,
+        *,
+        checkpointing: bool = False,
+        checked: bool = False,
+    ) -> Float[Tensor, "b *axes c v"]:
+        """Logits of every element; those of given ones are zero.
+
+        `checkpointing` trades time for memory: activations are computed again in the backward
+        pass. `checked` says that the input fits; to look at its values makes a GPU wait.
+        """
+
+    def channel_logits(
+        self,
+        x: Shaped[Tensor, "b *axes c"],
+        channel: Shaped[Tensor, " k"],
+        label: Shaped[Tensor, " n"] | None = None,
+        context: Shaped[Tensor, "m *grid d"] | None = None,
+        *,
+        checkpointing: bool = False,
+        checked: bool = False,
+    ) -> Float[Tensor, "b *axes v"]:
+        """Logits of one channel of each example."""
+        logits = self(x, label, context, checkpointing=checkpointing, checked=checked)
+        return logits[torch.arange(len(x), device=x.device), ..., channel.long(), :]
+
+    @abstractmethod
+    def order(self) -> Int[Tensor, " n"]:
+        """Flat indices into (*axes, c) in the order of prediction, given elements included."""
+
+    @abstractmethod
+    def given(self, device: torch.device | None = None) -> Bool[Tensor, "*axes c"]:
+        """Which elements are always known: never predicted, and visible to every prediction."""
+
+    @property
+    @abstractmethod
+    def slices(self) -> range:
+        """The numbers of the slices that make up an example, but for those that are given."""
+
+    @abstractmethod
+    def slice_of(self, x: Shaped[Tensor, "b *axes c"], number: Int[Tensor, " b"]) -> Tensor:
+        """The elements (b, *part) of one slice of each example."""
+
+    @abstractmethod
+    def slice_logits(
+        self,
+        x: Shaped[Tensor, "b *axes c"],
+        number: Int[Tensor, " b"],
+        label: Shaped[Tensor, " n"] | None = None,
+        context: Shaped[Tensor, "m *grid d"] | None = None,
+        *,
+        checkpointing: bool = False,
+        checked: bool = False,
+    ) -> Float[Tensor, "b *part v"]:
+        """Logits of one slice of each example, at the cost of one pass."""
+
+    @abstractmethod
+    def slice_bits(
+        self,
+        x: Shaped[Tensor, "b *axes c"],
+        number: Int[Tensor, " b"],
+        label: Int[Tensor, " b"] | None = None,
+        *,
+        checkpointing: bool = False,
+    ) -> Float[Tensor, ""]:
+        """Bits per predicted element of one slice of each example, averaged: what is trained on.
+
+        With slices drawn uniformly, an unbiased estimate of the bits per dimension of whole
+        examples. Values are not checked.
+        """
+
+    @abstractmethod
+    def smooth_embeddings(self) -> None:
+        """Let embeddings of values and positions start as waves, by which near ones look alike."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[nn.Module]:
+        """The layers that FSDP shards, and compiles, one by one."""
+
+    @abstractmethod
+    def matrices(self) -> Mapping[str, int | None]:
+        """The parameters that Muon is for, by name.
+
+        With the number of heads where one holds queries, keys and values of all of them.
+        """
+
+    def check(
+        self,
+        x: Shaped[Tensor, "..."],
+        label: Shaped[Tensor, "..."] | None = None,
+        context: Shaped[Tensor, "..."] | None = None,
+    ) -> None:
+        """Refuse what does not fit this model.
+
+        Ranges are not checked inside `torch.compile`, where looking at values would break it.
+        """
+        config = self.config
+        shape = (*config.axes, config.channels)
+        check_tensors(x=x, label=label, context=context)
+        if x.shape[1:] != shape:
+            raise InputError(
+                f"x has shape {tuple(x.shape)}, but this model takes (batch, "
+                f"{', '.join(map(str, shape))}): its axes, then {config.channels} channels"
+            )
+        check_integers("x", x, at_least=0, below=config.values)
+        if (label is None) != (config.classes == 0):
+            wanted = f"is conditioned on {config.classes} classes: give label="
+            unwanted = "is unconditional: leave label out"
+            raise InputError(f"this model {wanted if label is None else unwanted}")
+        if label is not None:
+            check_one_each("label", label, x)
+            check_integers("label", label, at_least=0, below=config.classes)
+        wide = (x.shape[0], *config.axes, config.width)
+        if context is not None and (context.shape != wide or not context.is_floating_point()):
+            raise InputError(
+                f"context has shape {tuple(context.shape)} and type {context.dtype}, but this "
+                f"model takes floating point numbers of shape {wide}"
+            )
+
+
+class LevelModel(Model):
+    """A model whose decoder has one level per axis: what its KV caches are made of."""
+
+    embedding: nn.Embedding
+    positions: Positions
+    outer_decoders: nn.ModuleList
+    inner_decoder: Blocks | LSTM
+    norm: nn.LayerNorm
+    to_logits: nn.Linear
+
+    @abstractmethod
+    def condition(
+        self,
+        x: Int[Tensor, "b *axes c"],
+        channel: Int[Tensor, " b"] | None,
+        label: Int[Tensor, " b"] | None,
+        context: Float[Tensor, "b *axes d"] | None,
+        *,
+        checkpointing: bool = False,
+    ) -> Float[Tensor, "b *ones_or_plane d"] | None:
+        """What every level is conditioned on beside the plane itself; None if nothing.
+
+        `channel` is the one to be predicted, None where channels are stacked.
+        """
+
+
+def plain_name(name: str) -> str:
+    """That of a layer or a weight, without the wrappers that `torch.compile` puts around layers."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout, gradients or TF32, whatever mode the model is in and returns to."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad(), exact_float32():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def check_integers(name: str, x: Tensor, *, at_least: int, below: int) -> None:
+    """Refuse anything but integers of the range [at_least, below)."""
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise InputError(f"{name} is {x.dtype}: give integers from {at_least} to {below - 1}")
+    if torch.compiler.is_compiling() or not x.numel():
+        return
+    low, high = map(int, (x.long() if x.dtype in _WIDE_UNSIGNED else x).aminmax())
+    if x.dtype == torch.uint64 and low < 0:  # what int64 cannot hold comes out negative
+        high = max(high, low + (1 << 64))
+        low = 0
+    wrong = low if low < at_least else high
+    if not at_least <= wrong < below:
+        raise InputError(f"{name} holds {wrong}: its values must be {at_least} to {below - 1}")
+
+
+def check_one_each(name: str, values: Tensor, x: Tensor) -> None:
+    """Refuse anything but one value for each example."""
+    if values.shape != x.shape[:1]:
+        raise InputError(f"{name} has shape {tuple(values.shape)}: give ({len(x)},), one each")
