@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from axial.system.crc32c import masked_crc32c
-from axial.errors import DataError
 from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
+from axial.errors import DataError
+from axial.system.crc32c import masked_crc32c
 
 LABELS = np.arange(12) % 10
 

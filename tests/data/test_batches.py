@@ -4,7 +4,7 @@ import formats
 import numpy as np
 import pytest
 import torch
-from test_data import write
+from packed_arrays import write
 
 from axial.data.batches import (
     EvaluationBatches,
@@ -13,10 +13,10 @@ from axial.data.batches import (
     dropout_seed,
     flips,
     order,
-    split,
 )
 from axial.data.packed import open_packed
 from axial.errors import DataError
+from axial.training.hold_out import split
 
 
 @pytest.fixture

@@ -11,25 +11,13 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
+from packed_arrays import FACTS, write
 
-from axial.models.config import DataShape
 from axial.data.packed import PackedWriter, open_packed
-from axial.errors import DataError
 from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
-
-FACTS = dict(
-    source="toy", version=None, split="train", values=256, skipped=0, notes=(), command="by hand"
-)
-
-
-def write(path, x, labels=None, classes=0):
-    """A packed array written in two pieces."""
-    with PackedWriter(path) as writer:
-        for piece in np.array_split(x, 2):
-            writer.append(piece)
-        writer.finish(labels, classes, None, **FACTS)
-    return path
+from axial.errors import DataError
+from axial.shape import DataShape
 
 
 def files(folder):
@@ -231,7 +219,7 @@ KILLED = textwrap.dedent("""
     from pathlib import Path
     import numpy as np
     sys.path.insert(0, sys.argv[3])
-    import test_data
+    import packed_arrays
     step, seen = int(sys.argv[2]), 0
     def counted(action):
         def act(*args, **kwargs):
@@ -242,7 +230,7 @@ KILLED = textwrap.dedent("""
             return action(*args, **kwargs)
         return act
     Path.replace, Path.unlink = counted(Path.replace), counted(Path.unlink)
-    test_data.write(Path(sys.argv[1]), np.ones((5, 4, 4, 3), np.uint8), np.ones(5, int), 2)
+    packed_arrays.write(Path(sys.argv[1]), np.ones((5, 4, 4, 3), np.uint8), np.ones(5, int), 2)
 """)
 
 

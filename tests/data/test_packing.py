@@ -13,11 +13,11 @@ import pytest
 
 from axial.data import packing
 from axial.data.packed import open_packed
-from axial.errors import DataError
 from axial.data.packing import command, open_data, pack
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import CHUNK, Record
 from axial.data.statistics import survey_file
+from axial.errors import DataError
 
 
 def folder_of_pictures(tmp_path, count=200):

@@ -4,14 +4,14 @@ import math
 import formats
 import numpy as np
 import pytest
+from packed_arrays import write
 from PIL import Image
-from test_data import write
 
 from axial.data.packed import open_packed
-from axial.errors import DataError
 from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
 from axial.data.statistics import codec_bits, duplicates, survey, value_counts
+from axial.errors import DataError
 
 
 def opened(path, x, labels=None, classes=0):

@@ -1,1 +1,1 @@
-"""Any source to one packed array to batches."""
+"""Any source -> one packed array -> batches; `sources` has one reader for each format."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from axial.models.config import HoldOut
 from axial.data.packed import Packed
 from axial.errors import DataError
 
@@ -137,15 +136,6 @@ class EvaluationBatches:
     def stream(self, first: int = 0) -> _Stream:
         """Batches from a step to the end, read ahead by a thread of their own."""
         return _ahead(self.at, first, len(self))
-
-
-def split(examples: int, held_out: int, which: HoldOut) -> tuple[Indices, Indices]:
-    """Indices to train on, and those held out: the last ones, or every so manyth."""
-    everything = np.arange(examples)
-    if which == "last":
-        return everything[: examples - held_out], everything[examples - held_out :]
-    chosen = (2 * np.arange(held_out) + 1) * examples // max(1, 2 * held_out)
-    return np.delete(everything, chosen), chosen
 
 
 def order(seed: int, epoch: int, count: int) -> Indices:

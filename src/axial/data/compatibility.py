@@ -1,6 +1,5 @@
-"""Which data a model is scored on: that it fits the model, and is no part it was trained on."""
+"""Whether data conforms to a model: its shape, frames and classes; and which part is scored."""
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -9,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from axial.models.config import DataShape, ModelConfig
 from axial.data.packed import Labels, Packed, hash_labels, is_packed, open_packed
-from axial.errors import AxialError, ConfigError, DataError, InputError
 from axial.data.packing import open_data
 from axial.data.sources.options import ClipOptions, ReadOptions
 from axial.data.sources.recognise import is_video, open_source
+from axial.errors import AxialError, DataError, InputError
+from axial.shape import DataShape
 
 _LISTED = 10
 
@@ -22,15 +21,15 @@ ClassNames = tuple[str, ...] | None
 """What a model's classes are called, in its order; None where no one says."""
 
 
-def as_modelled(packed: Packed, config: ModelConfig, names: ClassNames = None) -> Packed:
+def conform(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
     """The data as the model takes it, frames stacked if need be; refused if it does not fit.
 
     Labels are then counted as the model counts them: by their names, where both have names.
     """
-    return _fitted(packed, config.data, names)
+    return _fitted(packed, wanted, names)
 
 
-def as_clips(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
+def conform_clips(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
     """The same of what is to be continued: of any number of frames, and it may have no labels."""
     if packed.labels is None:
         wanted = replace(wanted, classes=0)
@@ -71,7 +70,7 @@ def _fitted(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
             f"{_words(wanted)}; {_cure(about.shape, wanted)}"
         )
     if wanted.classes and names:
-        packed = renumbered(packed, names)
+        packed = remap_labels(packed, names)
         shape = packed.shape
     if wanted.classes and shape.classes != wanted.classes:
         found = f"{shape.classes} classes" if shape.classes else "no labels"
@@ -82,7 +81,7 @@ def _fitted(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
     return packed
 
 
-def renumbered(packed: Packed, names: tuple[str, ...]) -> Packed:
+def remap_labels(packed: Packed, names: tuple[str, ...]) -> Packed:
     """The data with labels that count these names, if its own are among them."""
     own = packed.description.labels
     if packed.labels is None or own is None or own.names in (None, names):
@@ -136,42 +135,11 @@ def _length(found: DataShape, wanted: DataShape) -> int | None:
 def open_test(
     what: str | Path, scratch: Path, options: ReadOptions, *, trained: bool = False, **how: Any
 ) -> Packed:
-    """A packed array as it is; of any other source its test part, unless told another.
+    """A packed array as it is; of any other source its test part, or the part asked for.
 
     With `trained` it is what the model was trained on, which must have such a part.
     """
     return open_data(what, scratch, _choose_split(what, options, trained=trained), **how)
-
-
-def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:
-    """What a run was trained on: the source, and the options it was read with."""
-    try:
-        data = _data_of(checkpoint)
-        return str(data["source"]), ReadOptions(**data.get("reading", {}))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{checkpoint}: does not say what it was trained on; give --data"
-        ) from error
-
-
-def check_unseen(packed: Packed, checkpoint: Path | str) -> None:
-    """Refuse the part of a source that a run was trained on."""
-    title = packed.description.title
-    if title == _data_of(checkpoint).get("title"):
-        raise DataError(f"{title}: is what {checkpoint} was trained on; give --data")
-
-
-def class_names(checkpoint: Path | str) -> ClassNames:
-    """What a run calls the classes it was trained on; None for a model that is no run."""
-    try:
-        return tuple(map(str, _data_of(checkpoint)["names"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # no run, one without names, or one written before they were kept
-
-
-def _data_of(checkpoint: Path | str) -> Any:
-    """What a run says of its data; as bad as it may be, for anyone may have written it."""
-    return json.loads((Path(checkpoint) / "run.json").read_text())["data"]
 
 
 def _words(shape: DataShape) -> str:

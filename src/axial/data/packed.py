@@ -19,9 +19,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from axial.models.config import MOST_VALUES, DataShape
-from axial.system.files import errors_of, flush, folders_above, locked, unfinished
 from axial.errors import DataError
+from axial.shape import MOST_VALUES, DataShape
+from axial.system.files import errors_of, flush, folders_above, locked, unfinished
 
 FORMAT = 1
 """The newest layout of the description this version reads, and the one it writes."""

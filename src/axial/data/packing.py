@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from axial.data.packed import MOST_CLASSES, Array, Packed, PackedWriter, is_packed, open_packed
-from axial.errors import DataError
-from axial.system.progress import counting
 from axial.data.sources.arrays import beyond_values, values_for
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.recognise import open_source
 from axial.data.sources.record import Record, Source
+from axial.errors import DataError
+from axial.system.progress import counting
 
 _RECORDS = 64
 _PIECE_BYTES = 16 << 20
@@ -137,7 +137,7 @@ def _is_same_file(one: str | Path, other: str | Path) -> bool:
 
 
 def _as_packed(options: ReadOptions) -> ReadOptions:
-    """Options that read a packed array as its description has it, unless told otherwise."""
+    """Options that read a packed array as its description has it, but for those asked for."""
     options = replace(options, split=None)  # its own, which is the one asked for
     return options if options.channels_none else replace(options, channels_last=True)
 

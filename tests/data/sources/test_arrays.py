@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from formats import LABELS, packed, refused
 
-from axial.errors import DataError
 from axial.data.packing import pack
 from axial.data.sources.arrays import NpyStream
 from axial.data.sources.options import ReadOptions
+from axial.errors import DataError
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])

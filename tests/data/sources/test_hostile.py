@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from axial.errors import DataError
 from axial.data.packing import pack
 from axial.data.sources.archives import Entry, open_zip, tar_entries
 from axial.data.sources.bair import find_records
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.pickled import read_batch
 from axial.data.sources.record import natural
+from axial.errors import DataError
 
 END = bytes(1024)
 PICTURES = formats.pictures(3, 8)

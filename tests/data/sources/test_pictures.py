@@ -10,8 +10,8 @@ import pytest
 from formats import packed, refused
 from PIL import Image
 
-from axial.errors import DataError
 from axial.data.sources.options import ReadOptions
+from axial.errors import DataError
 
 
 def test_a_folder_of_pictures_has_labels_from_its_subfolders(tmp_path):

@@ -1,4 +1,4 @@
 """Every format users have, each read by a module of its own into a stream of records.
 
-`recognise.open_source` finds out what a path or a name is; `axial.data.packing` writes what it finds.
+`recognise.open_source` finds out what a path or a name is; data/packing.py writes what it finds.
 """

@@ -13,9 +13,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from axial.models.config import MOST_VALUES
 from axial.data.packed import Array, dtype_for
-from axial.errors import DataError
 from axial.data.sources.archives import DAMAGE, CutZip, open_unpacked, open_zip
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import (
@@ -25,6 +23,8 @@ from axial.data.sources.record import (
     choose_split,
     rows_per_chunk,
 )
+from axial.errors import DataError
+from axial.shape import MOST_VALUES
 
 BROKEN = (*DAMAGE, lzma.LZMAError, MemoryError, OSError, OverflowError, RuntimeError)
 """What reading a damaged member of an archive can raise."""

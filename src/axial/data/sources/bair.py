@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from axial.system.crc32c import masked_crc32c
 from axial.data.packed import Array
-from axial.errors import DataError
-from axial.system.protobuf import read_fields
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import Record, Source, choose_split
+from axial.errors import DataError
+from axial.system.crc32c import masked_crc32c
+from axial.system.protobuf import read_fields
 
 SUFFIXES = (".tfrecord", ".tfrecords")
 _SIDE = 64
@@ -43,7 +43,7 @@ def find_records(path: Path) -> dict[str, list[Path]]:
 
 
 def open_bair(path: Path, options: ReadOptions) -> Source:
-    """The first --frames frames of every trajectory (all 30 unless told), from one camera."""
+    """The first --frames frames of every trajectory (default: all 30), from one camera."""
     parts = find_records(path)
     split: str | None = None
     if len(parts) > 1 or "train" in parts or "test" in parts:

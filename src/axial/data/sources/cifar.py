@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from axial.errors import DataError
 from axial.data.sources.archives import Entry, tar_entries
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.pickled import read_batch
@@ -19,6 +18,7 @@ from axial.data.sources.record import (
     planar,
     rows_per_chunk,
 )
+from axial.errors import DataError
 
 BATCH = re.compile(r"(data_batch_\d+|test_batch)(\.bin)?")
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

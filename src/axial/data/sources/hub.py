@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from axial.models.config import MOST_VALUES
 from axial.data.packed import dtype_for
-from axial.errors import DataError
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.pictures import OPTIONS, changes, decoder
 from axial.data.sources.record import Record, Source, choose_split
+from axial.errors import DataError
+from axial.shape import MOST_VALUES
 
 
 def is_local(path: Path) -> bool:

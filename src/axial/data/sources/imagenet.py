@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
 from axial.data.packed import Array
-from axial.errors import DataError
 from axial.data.sources.archives import DAMAGE, open_zip, shown
 from axial.data.sources.arrays import NpyStream
 from axial.data.sources.options import ReadOptions
@@ -26,6 +25,7 @@ from axial.data.sources.record import (
     planar,
     rows_per_chunk,
 )
+from axial.errors import DataError
 
 OLD, NEW = "old (van den Oord)", "new (Chrabaszcz)"
 OLD_NAME = re.compile(r"(train|valid)_(\d+)x\2(\.tar(\.(gz|bz2|xz))?)?")

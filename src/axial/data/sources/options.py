@@ -1,36 +1,36 @@
-"""How to read a source: what a user may say on the command line; imports no numpy."""
+"""How to read a source: the options of the command line; imports no numpy."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from axial.models.config import MOST_VALUES
 from axial.errors import DataError
+from axial.shape import MOST_VALUES
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipOptions:
-    """How to read a source whose clips are as long as a model asks."""
+    """How to read a source whose clips have the length that a model needs."""
 
     split: str | None = None
-    """Which part: train (the default where there are parts), test, valid, or the source's own."""
+    """Which split: train, test, valid, or one of the source's own. Default: train, or the first."""
     size: int | None = None
-    """Centre-crop pictures to a square and shrink them to this many pixels, by area."""
+    """Crop pictures to the central square and shrink it to N x N pixels, by averaging areas."""
     patches: bool = False
-    """Cut pictures into exact patches of --size instead; what is left at the edges is dropped."""
+    """Cut pictures into patches of --size instead, without resizing; the rest is dropped."""
     camera: Literal["main", "aux1"] = "main"
-    """Which camera of the BAIR robot."""
+    """Camera of the BAIR robot."""
     channels_last: bool = False
-    """The last axis of an array is its channels."""
+    """The last axis of an array holds the channels."""
     channels_none: bool = False
-    """An array has no axis of channels."""
+    """An array has no channel axis."""
     values: int | None = None
-    """How many values an array's elements can take; found by looking unless told."""
+    """Number of values that an element of an array can take. Default: inferred from the array."""
     key: str | None = None
-    """Which array of an .npz, or which column of a Hugging Face data set."""
+    """Name of an array in an .npz file, or of a column of a Hugging Face data set."""
     convert: Literal["rgb", "grey"] | None = None
-    """Turn every picture into this, on white, with 8 bits; unless told, odd ones are refused."""
+    """Convert pictures to 8 bits of this kind, on white. Default: refuse those that differ."""
     skip_bad: bool = False
-    """Go on after what cannot be read, and count it."""
+    """Skip what cannot be read, and count it."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class ReadOptions(ClipOptions):
     """How to read a source."""
 
     frames: int | None = None
-    """Cut video into clips of this many frames."""
+    """Cut video into clips of N frames."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,4 +64,4 @@ class HeldOutOptions(ReadOptions):
     """How to read a source that a model is evaluated on."""
 
     split: str | None = None
-    """Which part: test where there are parts, unless told; a packed file has its own."""
+    """Which split. Default: test, if there are splits; a packed file has one already."""

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from axial.data.packed import Array
-from axial.errors import DataError
 from axial.data.sources.archives import shown
+from axial.errors import DataError
 
 _RECONSTRUCT = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
 _ARRAY, _DTYPE, _ENCODE = "numpy.ndarray", "numpy.dtype", "_codecs.encode"

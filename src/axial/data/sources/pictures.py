@@ -16,10 +16,10 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from axial.data.packed import Array
-from axial.errors import DataError
 from axial.data.sources.archives import Entry, tar_entries
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import Record, Source, choose_split
+from axial.errors import DataError
 
 OPTIONS = frozenset({"size", "patches", "convert"})
 SPLITS = ("train", "test", "valid", "val", "validation")

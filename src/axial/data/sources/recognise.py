@@ -6,12 +6,12 @@ from pathlib import Path, PurePosixPath
 
 from PIL import Image
 
-from axial.system.crc32c import masked_crc32c
-from axial.errors import DataError
 from axial.data.sources import arrays, bair, cifar, hub, imagenet, pictures, video
 from axial.data.sources.archives import DAMAGE, Entry, is_compressed, open_unpacked, tar_entries
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import Source
+from axial.errors import DataError
+from axial.system.crc32c import masked_crc32c
 
 _HUB_NAME = re.compile(r"(hf:)?[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?")
 _DIGITS = "digits"

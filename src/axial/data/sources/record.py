@@ -68,7 +68,7 @@ def rows_per_chunk(row_bytes: int) -> int:
 def choose_split(
     wanted: str | None, found: Sequence[str], where: Path | str, alike: Sequence[set[str]] = ()
 ) -> str:
-    """The part a user means: train unless told; valid, val and validation are one thing."""
+    """The part a user means, by default train; valid, val and validation are one thing."""
     groups = [*alike, {"valid", "val", "validation", "dev"}]
     for split in found:
         if wanted == split or any({wanted, split} <= group for group in groups):

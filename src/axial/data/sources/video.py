@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from axial.errors import DataError
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.pictures import (
     beside_splits,
@@ -21,6 +20,7 @@ from axial.data.sources.pictures import (
     split_folders,
 )
 from axial.data.sources.record import Record, Source, choose_split, natural
+from axial.errors import DataError
 
 if TYPE_CHECKING:
     from av.container import InputContainer

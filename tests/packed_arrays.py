@@ -1,0 +1,34 @@
+"""Packed arrays for tests, written by hand."""
+
+import numpy as np
+import torch
+
+from axial import open_packed
+from axial.data.packed import PackedWriter
+
+FACTS = dict(
+    source="toy", version=None, split="train", values=256, skipped=0, notes=(), command="by hand"
+)
+
+
+def write(path, x, labels=None, classes=0):
+    """A packed array written in two pieces."""
+    with PackedWriter(path) as writer:
+        for piece in np.array_split(x, 2):
+            writer.append(piece)
+        writer.finish(labels, classes, None, **FACTS)
+    return path
+
+
+def write_test_set(path, x, labels=None, classes=0, **facts):
+    """A packed test set, opened."""
+    with PackedWriter(path) as writer:
+        writer.append(x)
+        writer.finish(labels, classes, None, **(FACTS | {"split": "test"} | facts))
+    return open_packed(path)
+
+
+def whole(packed):
+    """Everything in a packed array as tensors."""
+    x = torch.from_numpy(packed.rows(range(len(packed))).astype(np.int64))
+    return x, None if packed.labels is None else torch.from_numpy(packed.labels)
