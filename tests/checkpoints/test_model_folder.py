@@ -14,11 +14,11 @@ from axial import (
     AxialTransformer,
     CheckpointError,
     ConfigError,
-    checkpoint,
     fingerprint,
     load,
     save,
 )
+from axial.checkpoints import model_folder as checkpoint
 
 FOUND = VARIANTS["2d-labels"]
 
@@ -427,3 +427,18 @@ def test_saving_needs_no_room_beside_an_existing_folder(tmp_path):
 def test_a_device_that_is_not_there_is_said(folder, device):
     with pytest.raises(ConfigError, match=f"device '{device}' cannot be used here"):
         load(folder, device=device)
+
+
+@pytest.mark.parametrize("family", ["mamba", [], {}, 3])
+def test_a_family_that_is_not_known_is_refused_in_one_line(folder, family):
+    edit(folder, family=family)
+    refused(folder, f"family {family!r} is none this version knows (axial); upgrade")
+
+
+def test_a_folder_from_before_families_is_an_axial_transformer(folder):
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("family") == "axial"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert isinstance(load(folder), AxialTransformer)
+    with pytest.raises(ConfigError, match="weights is 'foo': use one of ema, raw"):
+        load(folder, weights="foo")

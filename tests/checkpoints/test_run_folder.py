@@ -12,10 +12,10 @@ from small_runs import ALONE, STEPS, assert_same_ending, fails, plan
 
 import axial
 from axial import CheckpointError, ConfigError
-from axial.training.start import begin, open_again
-from axial.cli.main import main
 from axial.checkpoints.run_folder import Run
+from axial.cli.main import main
 from axial.training.loop import train
+from axial.training.start import create, open_again
 
 
 def test_a_pickle_in_a_run_folder_is_never_opened(tmp_path, alone):
@@ -50,7 +50,7 @@ def test_a_poisoned_checkpoint_is_refused_and_the_one_before_it_named(tmp_path, 
     tensors.write_bytes(raw)
     message = fails("train", "--resume", folder)
     assert "step-00000060: was changed since it was written" in message
-    assert f"remove {tensors.parent} to go on" in message
+    assert f"remove {tensors.parent} to resume" in message
     tensors.write_bytes(raw[:1000])
     assert "damaged or cut short" in fails("train", "--resume", folder)
     tensors.unlink()
@@ -140,7 +140,7 @@ def test_an_edited_state_and_a_strangers_checkpoint_are_refused(tmp_path, alone,
 
 
 def test_a_checkpoint_belongs_to_its_model_its_training_its_start_and_its_data(tmp_path):
-    run, _ = begin(plan(), tmp_path / "run", ALONE)
+    run, _ = create(plan(), tmp_path / "run", ALONE)
     run.save(1, {"a": torch.zeros(1)}, {}, keep=2)
     about = run.about
     data = [about["data"] | {name: "0"} for name in ("sha256", "labels")]
@@ -157,7 +157,7 @@ def test_a_checkpoint_belongs_to_its_model_its_training_its_start_and_its_data(t
 
 
 def test_a_folder_moved_away_while_training_is_not_made_anew(tmp_path):
-    run, packed = begin(plan(save_every=1, steps=200), tmp_path / "run", ALONE)
+    run, packed = create(plan(save_every=1, steps=200), tmp_path / "run", ALONE)
 
     class Moving(type(packed)):
         def rows(self, *args, **named):
@@ -189,7 +189,7 @@ def test_damaged_run_files_are_one_line(tmp_path, alone):
 def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path):
     import resource
 
-    run, _ = begin(plan(), tmp_path / "run", ALONE)
+    run, _ = create(plan(), tmp_path / "run", ALONE)
     tensors = {"a": torch.arange(1000.0)}
     run.save(1, tensors, {}, keep=2)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -208,7 +208,7 @@ def test_a_disk_that_fills_while_training_ends_the_run_in_one_line(tmp_path):
     import resource
 
     folder = tmp_path / "run"
-    run, packed = begin(plan(), folder, ALONE)
+    run, packed = create(plan(), folder, ALONE)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
@@ -224,7 +224,8 @@ def test_scraps_of_a_process_that_died_are_removed_and_nothing_else(tmp_path, al
     folder = tmp_path / "run"
     shutil.copytree(alone, folder)
     before = sorted(folder.rglob("*"))
-    for scrap in (".saving-ab", "checkpoints/.saving-00000065", "checkpoints/.removing-step-1"):
+    scraps = [".model.safetensors-unfinished-ab", "checkpoints/.step-00000065-unfinished-cd"]
+    for scrap in (*scraps, "checkpoints/.removing-step-1"):
         (folder / scrap).mkdir()
         (folder / scrap / "training.safetensors").write_text("half")
     Run(folder).clean()

@@ -1,1 +1,1 @@
-"""Models and runs on disk."""
+"""Models and runs on disk: folders, the models that ship, the authors' TensorFlow files."""

@@ -5,26 +5,33 @@ damaged weight or an edited configuration is noticed. Nothing is ever unpickled.
 """
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from axial.models.config import ModelConfig
-from axial.system.files import flush, give_usual_mode
-from axial.errors import CheckpointError, ConfigError
-from axial.models.axial_transformer import AxialTransformer, plain_name
-from axial.system.ranks import usable
 from axial.checkpoints.run_folder import Run
 from axial.checkpoints.shipped import shipped_folder, shipped_names
-from axial.checkpoints.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
+from axial.checkpoints.tensors import (
+    check_format,
+    hash_tensors,
+    is_file,
+    is_utf8,
+    read_json,
+    read_tensors,
+)
+from axial.errors import CheckpointError, ConfigError
+from axial.models.config import ModelConfig
+from axial.models.families import model_from_weights, model_of_shapes, read_config
+from axial.models.protocol import Model, plain_name
+from axial.system.files import flush, replacing, write_text
+from axial.system.ranks import usable
+from axial.validation import check_choice
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
@@ -33,7 +40,7 @@ _PENDING = ".pending"
 Weights = Literal["ema", "raw"]
 
 
-def save(model: AxialTransformer, folder: Path | str) -> None:
+def save(model: Model, folder: Path | str) -> None:
     """Write the model to `folder`, whole or not at all.
 
     A new folder appears in one step. In an existing one, exchanging the weights is that step;
@@ -44,39 +51,51 @@ def save(model: AxialTransformer, folder: Path | str) -> None:
         raise CheckpointError(f"{folder}: is no name in UTF-8; choose another")
     weights = _apart(_weights(model))
     try:
-        AxialTransformer.of_shapes(model.config).check_weights(weights)
+        model_of_shapes(model.config).check_weights(weights)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: not written, as it could not be read: {error}") from None
     mark = _fingerprint(model.config, weights)
-    config = {"format": FORMAT, "fingerprint": mark, "model": model.config.to_json()}
+    config = {"format": FORMAT, "fingerprint": mark, "family": model.family}
+    config["model"] = model.config.to_json()
+    text = json.dumps(config, indent=2) + "\n"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = folder if folder.is_dir() else folder.parent  # the same disk in either case
-        scratch = Path(tempfile.mkdtemp(prefix=".saving-", dir=beside))
-        try:
-            save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
-            (scratch / _CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-            for file in (scratch / _WEIGHTS, scratch / _CONFIG):
-                give_usual_mode(file)
-                flush(file)
-            _move(scratch, folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        if folder.is_dir():
+            _exchange(folder, weights, mark, text)
+        else:
+            with replacing(folder) as scratch:
+                scratch.mkdir()
+                save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
+                (scratch / _CONFIG).write_text(text)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
 
 
+def _exchange(folder: Path, weights: dict[str, Tensor], mark: str, config: str) -> None:
+    """Put a model in the place of the one in a folder; the new weights' coming is the one step."""
+    for name in (_WEIGHTS, _CONFIG):
+        if (folder / name).is_dir():
+            raise IsADirectoryError(f"{name} is a folder there")
+    pending = folder / (_CONFIG + _PENDING)
+    with replacing(folder / _WEIGHTS) as scratch:
+        save_file(weights, scratch, metadata={"fingerprint": mark})
+        write_text(pending, config)
+    pending.replace(folder / _CONFIG)
+    flush(folder)
+
+
 def load(
     folder: Path | str, *, device: torch.device | str = "cpu", weights: Weights = "ema"
-) -> AxialTransformer:
+) -> Model:
     """Read a model, ready to score and draw; every weight is checked against its fingerprint.
 
-    `folder` is what `save` or `axial import` wrote, or a training run: its best averaged weights
+    `folder` is what `save` or `axial import` wrote, or a training run: its best EMA weights
     so far, or, before any were scored, those of its last checkpoint. `weights="raw"` are a
     run's last weights before averaging. Where there is no such folder, a string may be the name
     of a model that comes with the package: kept in bfloat16, and computed with in float32.
     """
     device = usable(device)
+    check_choice("weights", weights, get_args(Weights))
     if (own := shipped_folder(folder)) is not None and weights == "ema":
         return load(own).float().to(device)
     folder = Path(folder)
@@ -101,12 +120,12 @@ def is_model(folder: Path) -> bool:
     return is_file(folder / _WEIGHTS)
 
 
-def fingerprint(model: AxialTransformer) -> str:
+def fingerprint(model: Model) -> str:
     """SHA-256 of configuration and weights: equal if and only if the models are."""
     return _fingerprint(model.config, _weights(model))
 
 
-def _weights(model: AxialTransformer) -> dict[str, Tensor]:
+def _weights(model: Model) -> dict[str, Tensor]:
     """All weights by the names they have where nothing is compiled."""
     return {plain_name(name): tensor for name, tensor in model.state_dict().items()}
 
@@ -122,19 +141,17 @@ def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _placed(
-    config: ModelConfig, weights: Mapping[str, Tensor], device: torch.device
-) -> AxialTransformer:
+def _placed(config: ModelConfig, weights: Mapping[str, Tensor], device: torch.device) -> Model:
     """A model with weights in memory of its own.
 
     Where they are read they lie in the file, which may change, and not as products want them: on
     some CPUs they would round otherwise.
     """
     own = {name: weight.to(device, copy=True) for name, weight in weights.items()}
-    return AxialTransformer.from_weights(config, own)
+    return model_from_weights(config, own)
 
 
-def _load_from_run(run: Run, weights: Weights, device: torch.device) -> AxialTransformer:
+def _load_from_run(run: Run, weights: Weights, device: torch.device) -> Model:
     """The weights of a run's last checkpoint."""
     found = run.newest()
     if found is None:
@@ -142,7 +159,7 @@ def _load_from_run(run: Run, weights: Weights, device: torch.device) -> AxialTra
             f"{run.folder}: has no checkpoint yet; wait for one, or `axial train --resume "
             f"{run.folder}`"
         )
-    wanted = "weights/" if weights == "raw" else "average/"
+    wanted = "weights/" if weights == "raw" else "ema/"
     tensors = {
         name.removeprefix(wanted): tensor
         for name, tensor in found[1].items()
@@ -187,24 +204,6 @@ def _config(path: Path, found: Mapping[str, Any]) -> ModelConfig:
     if not isinstance(found.get("model"), dict):
         raise CheckpointError(f"{path}: describes no model; copy it again")
     try:
-        return ModelConfig.from_json(found["model"])
+        return read_config(found)
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def _move(scratch: Path, folder: Path) -> None:
-    """Put the finished files in `scratch` in place of those in `folder`."""
-    give_usual_mode(scratch)
-    if not folder.exists():
-        scratch.rename(folder)
-        flush(folder.parent)
-    else:
-        for name in (_WEIGHTS, _CONFIG):
-            if (folder / name).is_dir():
-                raise IsADirectoryError(f"{name} is a folder there")
-        pending = folder / (_CONFIG + _PENDING)
-        (scratch / _CONFIG).replace(pending)
-        flush(folder)
-        (scratch / _WEIGHTS).replace(folder / _WEIGHTS)
-        pending.replace(folder / _CONFIG)
-        flush(folder)

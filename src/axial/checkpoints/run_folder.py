@@ -2,14 +2,15 @@
 
     run.json                    what is trained, on what, how: written once, before the first step
     log.jsonl                   one JSON object a line
-    checkpoints/step-00000500/  everything needed to go on: training.safetensors, state.json
-    model.safetensors, config.json   the best averaged weights so far, as `axial.save` writes them
+    checkpoints/step-00000500/  everything needed to resume: training.safetensors, state.json
+    model.safetensors, config.json   the best EMA weights so far, as `axial.save` writes them
 
 A checkpoint appears in one step, complete and on the disk, or not at all.
 """
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,9 +22,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from axial.system.files import LOCK, flush, locked, write_text
+from axial.checkpoints.tensors import (
+    check_format,
+    hash_tensors,
+    is_file,
+    is_utf8,
+    read_json,
+    read_tensors,
+)
 from axial.errors import CheckpointError, ConfigError
-from axial.checkpoints.tensors import check_format, hash_tensors, is_file, is_utf8, read_json, read_tensors
+from axial.system.files import LOCK, UNFINISHED, locked, remove, replacing, write_text
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
@@ -98,30 +106,24 @@ class Run:
         """Write a checkpoint whole or not at all, then drop all but the last `keep`."""
         self.check_there()
         place = self.folder / "checkpoints"
-        scratch = place / f".saving-{step:08d}"
         final = place / f"step-{step:08d}"
+        about = {"format": FORMAT, "run": self._identity, "step": step, **state}
+        about["hash"] = hash_tensors(tensors, json.dumps(about, sort_keys=True))
         try:
-            shutil.rmtree(scratch, ignore_errors=True)
             place.mkdir(exist_ok=True)  # and no more: the run's own folder must be there
-            scratch.mkdir()
-            save_file(dict(tensors), scratch / _TENSORS)
-            about = {"format": FORMAT, "run": self._identity, "step": step, **state}
-            about["hash"] = hash_tensors(tensors, json.dumps(about, sort_keys=True))
-            write_text(scratch / _STATE, json.dumps(about, indent=2) + "\n")
-            flush(scratch / _TENSORS)
-            flush(scratch)
-            if final.exists():
-                _remove(final)
-            scratch.rename(final)
-            flush(place)
+            with replacing(final) as scratch:
+                scratch.mkdir()
+                save_file(dict(tensors), scratch / _TENSORS)
+                (scratch / _STATE).write_text(json.dumps(about, indent=2) + "\n")
+                if final.exists():
+                    _remove(final)
             for old in self.checkpoints()[:-keep]:
                 _remove(old)
         except (OSError, SafetensorError) as error:
-            shutil.rmtree(scratch, ignore_errors=True)
             raise self.unwritable(final, error) from error
 
     def unwritable(self, path: Path, error: BaseException) -> CheckpointError:
-        """What to say where the disk refuses: which file, and what is left to go on from."""
+        """What to say where the disk refuses: which file, and what is left to resume from."""
         if not self.exists(self.folder):
             return self._gone
         kept = self.checkpoints()
@@ -129,7 +131,7 @@ class Run:
         reason = getattr(error, "strerror", None) or error
         return CheckpointError(
             f"{path}: cannot be written ({reason}); {left}, `axial train --resume {self.folder}` "
-            f"goes on from there"
+            f"resumes from there"
         )
 
     def check_there(self) -> None:
@@ -140,7 +142,7 @@ class Run:
     @property
     def _gone(self) -> CheckpointError:
         return CheckpointError(
-            f"{self.folder}: was moved or removed while it was trained; go on with "
+            f"{self.folder}: was moved or removed while it was trained; resume it with "
             f"`axial train --resume` where it is now"
         )
 
@@ -157,7 +159,7 @@ class Run:
         if folders:
             return self.read(folders[-1])
         done = max((record["step"] for record in self.log()), default=0)
-        # Where a second one was begun, the first had been written.
+        # Where a second one was started, the first had been written.
         if done > 2 * self.about["training"]["save_every"] or is_file(self.folder / "samples.png"):
             raise CheckpointError(
                 f"{self.folder / 'checkpoints'}: holds none, after {done:,} steps; put them back, "
@@ -169,7 +171,7 @@ class Run:
         """State and tensors of one checkpoint; refused unless they are as they were written."""
         undo = f"start a new run, with --init {self.folder} if it has a model"
         if folder != self.checkpoints()[0]:
-            undo = f"remove {folder} to go on from the checkpoint before it"
+            undo = f"remove {folder} to resume from the checkpoint before it"
         state = read_json(folder / _STATE, undo=undo)
         check_format(folder / _STATE, state.get("format"), FORMAT, undo=undo)
         tensors, _ = read_tensors(folder / _TENSORS, undo=undo)
@@ -180,13 +182,21 @@ class Run:
             raise CheckpointError(
                 f"{folder}: belongs to another run, or {_RUN} was changed since; {undo}"
             )
+        # Runs that were started before the EMA was called so.
+        tensors = {re.sub("^average/", "ema/", name): value for name, value in tensors.items()}
         return state, tensors
 
     def clean(self) -> None:
         """Remove what a process that died has left half done."""
-        for pattern in (".saving-*", "checkpoints/.saving-*", "checkpoints/.removing-*"):
-            for left in self.folder.glob(pattern):
-                shutil.rmtree(left, ignore_errors=True)
+        place = self.folder / "checkpoints"
+        scraps = [
+            *self.folder.glob(UNFINISHED),
+            *place.glob(UNFINISHED),
+            *place.glob(".removing-*"),
+        ]
+        for left in scraps:
+            with suppress(OSError):
+                remove(left)
 
     @property
     def log_path(self) -> Path:
@@ -212,7 +222,7 @@ class Run:
 
 
 class Writer:
-    """Writes files in a thread of its own, one after another, while training goes on.
+    """Writes files in a thread of its own, one after another, while training continues.
 
     Leaving it waits until all is on the disk.
     """
@@ -259,7 +269,7 @@ def check_free(folder: Path) -> None:
         raise ConfigError(f"{folder}: is no name in UTF-8; choose another --out")
     if Run.exists(folder):
         raise ConfigError(
-            f"{folder}: holds a run already; `axial train --resume {folder}` goes on with it, "
+            f"{folder}: holds a run already; `axial train --resume {folder}` resumes it, "
             f"or choose another --out"
         )
     try:

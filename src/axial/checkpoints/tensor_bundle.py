@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from axial.system.crc32c import masked_crc32c
 from axial.errors import CheckpointError
+from axial.system.crc32c import masked_crc32c
 from axial.system.protobuf import read_fields, read_varint
 
 _MAGIC = 0xDB4775248B80FB57

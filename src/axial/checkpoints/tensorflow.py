@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from axial.checkpoints.tensor_bundle import find_bundle, printable, read_index, read_tensor
-from axial.models.config import ModelConfig, as_integer
 from axial.errors import CheckpointError, ConfigError
 from axial.models.axial_transformer import AxialTransformer
+from axial.models.config import ModelConfig
+from axial.validation import as_integer
 
 _AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = {"global_step", "beta1_power", "beta2_power"}
