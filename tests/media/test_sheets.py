@@ -1,22 +1,16 @@
 import formats
 import numpy as np
 import pytest
+import torch
+from packed_arrays import write
 from PIL import Image
-from test_data import write
 
+import axial
 from axial.data.packed import open_packed
-from axial.system.files import check_place
 from axial.errors import DataError
-from axial.media.tiles import (
-    _with_scale,
-    bit_map,
-    sheet,
-    sheet_size,
-    write_curve,
-    write_map,
-    write_preview,
-    write_sheet,
-)
+from axial.media.curves import write_curve
+from axial.media.maps import _with_scale, bit_map, write_map
+from axial.media.sheets import sheet_pixels, sheet_size, write_preview, write_sheet
 
 
 def tile(pixels, row, column, size, apart=0):
@@ -27,7 +21,7 @@ def tile(pixels, row, column, size, apart=0):
 
 def test_pictures_stand_in_reading_order_with_a_gap_between_them():
     x = formats.pictures(5, 64)
-    found = sheet(x, columns=3)
+    found = sheet_pixels(x, columns=3)
     assert found.shape == (2 * 66 + 2, 3 * 66 + 2, 3)
     for i, picture in enumerate(x):
         assert np.array_equal(tile(found, i // 3, i % 3, 64), picture)
@@ -37,7 +31,7 @@ def test_pictures_stand_in_reading_order_with_a_gap_between_them():
 
 def test_tiny_pictures_are_enlarged_without_smoothing_and_few_values_fill_the_range():
     x = np.array([[0, 16], [8, 4]], np.uint8)[None, :, :, None]
-    found = tile(sheet(x, values=17), 0, 0, 64)
+    found = tile(sheet_pixels(x, values=17), 0, 0, 64)
     for i in (0, 1):
         for j in (0, 1):
             block = found[32 * i : 32 * i + 32, 32 * j : 32 * j + 32]
@@ -46,7 +40,7 @@ def test_tiny_pictures_are_enlarged_without_smoothing_and_few_values_fill_the_ra
 
 def test_clips_and_volumes_have_a_row_each():
     x = np.random.default_rng(0).integers(0, 256, (2, 5, 64, 64, 3), np.uint8)
-    found = sheet(x)
+    found = sheet_pixels(x)
     assert found.shape[:2] == (2 * 66 + 2, 5 * 66 + 2)
     for clip in range(2):
         for t in range(5):
@@ -56,24 +50,25 @@ def test_clips_and_volumes_have_a_row_each():
 def test_a_stacked_video_is_drawn_like_the_clip_it_is():
     x = np.random.default_rng(0).integers(0, 256, (2, 5, 64, 64, 3), np.uint8)
     stacked = np.moveaxis(x, 1, -2).reshape(2, 64, 64, 15)
-    assert np.array_equal(sheet(stacked), sheet(x))
+    assert np.array_equal(sheet_pixels(stacked), sheet_pixels(x))
 
 
 def test_long_clips_run_over_several_lines_and_begin_a_new_one():
     x = np.random.default_rng(0).integers(0, 256, (2, 5, 64, 64, 1), np.uint8)
-    found = sheet(x, columns=3)
+    found = sheet_pixels(x, columns=3)
     assert np.array_equal(tile(found, 1, 1, 64)[..., 0], x[0, 4, ..., 0])
     assert np.array_equal(tile(found, 2, 0, 64, apart=8)[..., 0], x[1, 0, ..., 0])
     assert (tile(found, 1, 2, 64) == 255).all() and (found[2 * 66 : 2 * 66 + 10] == 255).all()
     long = np.random.default_rng(0).integers(0, 256, (1, 50, 64, 64, 1), np.uint8)
-    assert sheet(long).shape[:2] == (3 * 66 + 2, 17 * 66 + 2)  # three lines alike, not 24 and 2
+    size = sheet_pixels(long).shape[:2]
+    assert size == (3 * 66 + 2, 17 * 66 + 2)  # three lines alike, not 24 and 2
 
 
 def test_lines_and_arrays_of_four_axes_are_drawn_too():
     line = np.arange(64, dtype=np.uint8)[None, :, None] * 4
-    assert np.array_equal(sheet(line)[2, 2:66, 0], line[0, :, 0])
+    assert np.array_equal(sheet_pixels(line)[2, 2:66, 0], line[0, :, 0])
     x = np.random.default_rng(0).integers(0, 4, (2, 2, 3, 64, 64, 1), np.uint8)
-    found = sheet(x, values=4)
+    found = sheet_pixels(x, values=4)
     for example, row, column in np.ndindex(2, 2, 3):
         pixels = tile(found, 2 * example + row, column, 64, apart=8 * example)
         assert np.array_equal(pixels[..., 0], x[example, row, column, ..., 0] * 85)
@@ -81,7 +76,7 @@ def test_lines_and_arrays_of_four_axes_are_drawn_too():
 
 def test_small_examples_of_several_rows_stand_side_by_side():
     x = np.random.default_rng(0).integers(0, 256, (12, 2, 3, 64, 64, 1), np.uint8)
-    found = sheet(x)
+    found = sheet_pixels(x)
     assert found.shape[:2] == (4 * 132 + 3 * 8 + 2, 3 * 198 + 2 * 8 + 2)
     for example, row, column in np.ndindex(12, 2, 3):
         top = 2 + example // 3 * 140 + row * 66
@@ -98,7 +93,7 @@ def test_small_examples_of_several_rows_stand_side_by_side():
 @pytest.mark.parametrize("frames", [1, 4])
 def test_channels_that_are_no_colours_have_a_row_each(frames):
     x = np.random.default_rng(0).integers(0, 256, (1, 3, 64, 64, 2 * frames), np.uint8)
-    found = sheet(x[:, 0] if frames > 1 else x, frames=frames)
+    found = sheet_pixels(x[:, 0] if frames > 1 else x, frames=frames)
     columns = frames if frames > 1 else 3
     assert found.shape[:2] == (2 * 66 + 2, columns * 66 + 2)
     for channel, column in np.ndindex(2, columns):
@@ -109,8 +104,8 @@ def test_channels_that_are_no_colours_have_a_row_each(frames):
 def test_grey_frames_in_the_channels_are_a_clip_where_that_is_told():
     x = np.random.default_rng(0).integers(0, 256, (2, 6, 64, 64, 1), np.uint8)
     stacked = np.moveaxis(x, 1, -2).reshape(2, 64, 64, 6)
-    assert np.array_equal(sheet(stacked, frames=6), sheet(x))
-    assert not np.array_equal(sheet(stacked), sheet(x))
+    assert np.array_equal(sheet_pixels(stacked, frames=6), sheet_pixels(x))
+    assert not np.array_equal(sheet_pixels(stacked), sheet_pixels(x))
     assert np.array_equal(bit_map(stacked, stacked / 7, frames=6), bit_map(x, x / 7))
 
 
@@ -123,7 +118,7 @@ def test_the_size_of_a_sheet_is_known_before_it_is_made(axes, frames, group):
             continue
         x = np.zeros((count, *axes, channels), np.uint8)
         for kept in (None, np.ones(x.shape[1:], bool)):
-            found = sheet(x, frames=frames, kept=kept, group=group)
+            found = sheet_pixels(x, frames=frames, kept=kept, group=group)
             size = sheet_size(x.shape, frames=frames, kept=kept is not None, group=group)
             assert size == found.shape[:2]
 
@@ -134,7 +129,7 @@ def test_what_is_kept_is_framed_and_what_is_missing_left_out():
     kept = np.zeros((3, 64, 64, 3), bool)
     kept[:1] = True
     kept[1, :63] = True
-    found = sheet(x, kept=kept, group=2)
+    found = sheet_pixels(x, kept=kept, group=2)
     for clip, t in np.ndindex(4, 3):
         top, left = 4 + clip * 68 + 16 * (clip // 2), 4 + t * 68
         around = found[top - 4 : top + 68, left - 4 : left + 68].copy()
@@ -145,16 +140,16 @@ def test_what_is_kept_is_framed_and_what_is_missing_left_out():
         beside = t == 1  # what stands left of it is framed
         assert (around[:, 4 * beside :] == ((255, 120, 0) if t == 0 else 255)).all()
     assert (found[4 + 2 * 68 : 4 + 2 * 68 + 12] == 255).all()
-    one = sheet(x[:, 0], kept=kept[0], group=2)  # one tile each: a group is a row
+    one = sheet_pixels(x[:, 0], kept=kept[0], group=2)  # one tile each: a group is a row
     assert one.shape[:2] == (2 * 68 + 4, 2 * 68 + 4) and (one[0] == (255, 120, 0)).all()
-    assert one.shape == sheet(x[:, 0], kept=kept[2], group=2).shape
+    assert one.shape == sheet_pixels(x[:, 0], kept=kept[2], group=2).shape
 
 
 def test_a_preview_shows_the_first_examples(tmp_path):
     x = formats.pictures(120, 64)
     packed = open_packed(write(tmp_path / "a.npy", x))
     write_preview(tmp_path / "a.png", packed)
-    assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), sheet(x[:100]))
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), sheet_pixels(x[:100]))
     with pytest.raises(DataError, match=r"nowhere/a\.png: cannot be written"):
         write_sheet(tmp_path / "nowhere" / "a.png", x)
 
@@ -209,7 +204,7 @@ def test_a_preview_of_large_pictures_shows_a_few(tmp_path):
         assert image.size == (3004, 3004)
 
 
-def test_every_png_says_that_it_is_ours_and_is_the_same_each_time(tmp_path):
+def test_every_png_is_the_same_each_time(tmp_path):
     pytest.importorskip("matplotlib")
     x = np.zeros((1, 8, 8, 1), np.uint8)
     writers = {
@@ -222,6 +217,21 @@ def test_every_png_says_that_it_is_ours_and_is_the_same_each_time(tmp_path):
         writer(path)
         writer(again)
         assert path.read_bytes() == again.read_bytes()
-        check_place(path)  # it may be replaced
-        with Image.open(path) as picture:
-            assert picture.info["Software"] == "axial"
+
+
+@pytest.mark.parametrize("kind", [torch.from_numpy, np.asarray], ids=["tensor", "array"])
+def test_what_is_drawn_shows_itself_in_a_notebook(kind):
+    x = formats.pictures(5, 8)
+    picture = axial.sheet(kind(x), columns=2)  # not what it would choose itself
+    assert np.array_equal(np.asarray(picture), sheet_pixels(x, columns=2))
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    growing = x.astype(np.int64)
+    growing[:, 4:] = -1
+    dark = np.where(growing < 0, 0, growing)
+    assert np.array_equal(np.asarray(axial.sheet(kind(growing))), sheet_pixels(dark))
+
+
+@pytest.mark.parametrize("x", [np.zeros((2, 3)), np.zeros((2, 3, 3, 1))], ids=["flat", "floats"])
+def test_only_integers_make_a_sheet(x):
+    with pytest.raises(axial.AxialError, match="give integers"):
+        axial.sheet(x)

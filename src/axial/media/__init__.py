@@ -1,1 +1,1 @@
-"""What people look at."""
+"""What people look at: sheets, maps of bits, curves, GIF and MP4."""

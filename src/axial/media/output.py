@@ -4,7 +4,6 @@ Every file takes its name when it is finished; beside it, in JSON, stands how it
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from axial.models.config import DataShape
 from axial.data.packed import Array, description_path, dtype_for
+from axial.data.sources.video import pyav
+from axial.errors import DataError
+from axial.media.moving import check_size, write_moving
+from axial.media.sheets import sheet_pixels, sheet_size, write_sheet
+from axial.shape import DataShape
 from axial.system.files import (
-    MARK,
     check_place,
     check_writable,
     errors_of,
@@ -24,13 +26,7 @@ from axial.system.files import (
     sha256,
     write_text,
 )
-from axial.errors import DataError
-from axial.media.tiles import sheet, sheet_size, write_sheet
-from axial.data.sources.video import pyav
 
-_MILLISECONDS = 120
-_LONGEST = {".gif": 65_535, ".mp4": 16_384}
-"""Pixels a side may have: two bytes in a GIF, x264's own limit in an MP4."""
 _KINDS = ".png (a sheet), .npy (an array), .gif or .mp4 (video), or a folder of PNGs"
 
 
@@ -49,7 +45,7 @@ class Shown:
 class Output:
     """A place to write to, checked before any work is done."""
 
-    def __init__(self, path: Path, shape: DataShape) -> None:
+    def __init__(self, path: Path, shape: DataShape, *, overwrite: bool = False) -> None:
         self.path, self.shape = path, shape
         self.kind = path.suffix.lower()
         if self.kind not in (".png", ".npy", ".gif", ".mp4", ""):
@@ -64,8 +60,8 @@ class Output:
                     f"which what is drawn must not pass; name a new one"
                 )
             if self.kind:
-                check_place(path)
-                check_place(record_path(path))
+                check_place(path, overwrite=overwrite)
+                check_place(record_path(path), overwrite=overwrite)
             elif path.resolve() == Path.cwd():
                 raise DataError(f"{path}: is where you are, and cannot be replaced; name a new one")
             elif not _is_free(path):
@@ -89,9 +85,9 @@ class Output:
 
     def check_size(self, shown: Shown) -> None:
         """Refuse to show more than a moving picture holds; what is to be seen need not be there."""
-        if self.kind in _LONGEST:
+        if self.kind in (".gif", ".mp4"):
             moment = self._moments(shown.x)[0].shape
-            _check_size(self.path, sheet_size(moment, frames=1, kept=True, group=shown.group))
+            check_size(self.path, sheet_size(moment, frames=1, kept=True, group=shown.group))
 
     def _write_pictures(self, shown: Shown) -> None:
         how: dict[str, Any] = {"values": self.shape.values, "group": shown.group}
@@ -101,7 +97,7 @@ class Output:
         else:
             kept = np.zeros(shown.x.shape[1:], bool) if shown.kept is None else shown.kept
             moments = zip(self._moments(shown.x), self._moments(kept[None]), strict=True)
-            pictures = [sheet(x, kept=part[0], frames=1, **how) for x, part in moments]
+            pictures = [sheet_pixels(x, kept=part[0], frames=1, **how) for x, part in moments]
             write_moving(self.path, pictures)
 
     def _write_folder(self, folder: Path, x: Array, text: str) -> None:
@@ -129,42 +125,6 @@ class Output:
         shape, count = self.shape, self.shape.window or 0
         frames = [x[shape.frames_at(t, t + 1)] for t in range(count)]
         return frames if shape.stacked_frames > 1 else [frame[:, 0] for frame in frames]
-
-
-def write_moving(path: Path, frames: Sequence[Array]) -> None:
-    """Write pictures (h, w, 3) one after another as .gif or .mp4; both are lossy."""
-    height, width = frames[0].shape[:2]
-    _check_size(path, (height, width))
-    with errors_of(path), replacing(path) as scratch:
-        if path.suffix.lower() == ".gif":
-            first, *others = [Image.fromarray(frame) for frame in frames]
-            settings = {"save_all": True, "append_images": others, "loop": 0, "comment": MARK}
-            first.save(scratch, format="GIF", duration=_MILLISECONDS, **settings)
-        else:
-            _write_mp4(scratch, frames)
-
-
-def _check_size(path: Path, size: tuple[int, int]) -> None:
-    kind, (height, width) = path.suffix.lower(), size
-    if max(size) > _LONGEST[kind]:
-        raise DataError(
-            f"{path}: {width:,} x {height:,} pixels are more than a {kind} holds; draw fewer, or "
-            f"use .npy"
-        )
-
-
-def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
-    av = pyav()
-    height, width = (size + size % 2 for size in frames[0].shape[:2])
-    with av.open(str(path), "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=round(1000 / _MILLISECONDS))
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"crf": "10"}
-        for frame in frames:
-            room = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
-            picture = av.VideoFrame.from_ndarray(np.pad(frame, room, mode="edge"), format="rgb24")
-            container.mux(stream.encode(picture))
-        container.mux(stream.encode())
 
 
 def _as_text(about: dict[str, Any]) -> str:

@@ -1,0 +1,121 @@
+"""Sheets: images in a grid, clips and volumes in rows of slices."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from axial.data.packed import Array, Packed
+from axial.errors import DataError, InputError
+from axial.media.tiles import (
+    GAP,
+    WIDE_GAP,
+    Layout,
+    enlarged,
+    flowed,
+    grid,
+    scales,
+    shades,
+    side_by_side,
+    tiles_of,
+)
+from axial.system.files import check_place, errors_of, replacing
+from axial.validation import as_integer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PREVIEW_ELEMENTS = 1 << 24
+"""No more than a large screen shows."""
+
+
+def write_sheet(path: Path | str, x: Array, **how: Any) -> None:
+    """Write examples (n, *axes, c) as one PNG; `how` goes to `sheet_pixels`."""
+    write_png(path, sheet_pixels(x, **how))
+
+
+def write_png(path: Path | str, pixels: Array) -> None:
+    """Write pixels (h, w, 3) as one PNG."""
+    with errors_of(path), replacing(Path(path)) as scratch:
+        Image.fromarray(pixels).save(scratch, format="PNG")
+
+
+def check_preview(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse, before any work is done, a place where no sheet can go."""
+    if path.suffix.lower() != ".png" or not path.parent.is_dir() or path.is_dir():
+        raise DataError(f"{path}: not a .png path in an existing folder")
+    check_place(path, overwrite=overwrite)
+
+
+def write_preview(path: Path | str, packed: Packed) -> None:
+    """The first examples of a packed array as a sheet: as many as fit one screen, at least one."""
+    slices = math.prod((*packed.shape.axes, 1, 1)[: max(0, len(packed.shape.axes) - 2)])
+    fit = max(1, _PREVIEW_ELEMENTS // math.prod(packed.row_shape))
+    count = min(len(packed), 100 if slices == 1 else 12, fit)
+    write_sheet(path, packed.rows(range(count)), values=packed.shape.values)
+
+
+def sheet(
+    x: "Tensor | Array", *, values: int = 256, columns: int | None = None, frames: int | None = None
+) -> Image.Image:
+    """A picture of examples (n, *axes, c), as `draw` and `stream` give them; notebooks show it.
+
+    `values` is the number of values an element can take: `model.config.values`. What is missing
+    (-1) is black, a whole picture is left out. `frames` of clips may lie in the channels; 6, 9,
+    12 ... channels are taken for RGB frames.
+    """
+    if not isinstance(x, np.ndarray):
+        x = x.detach().cpu().numpy()
+    if x.ndim < 3 or x.dtype.kind not in "iu":
+        raise InputError(
+            f"x has shape {x.shape} and type {x.dtype}: give integers (n, *axes, channels)"
+        )
+    values = as_integer("values", values, at_least=2)
+    return Image.fromarray(sheet_pixels(x, values=values, columns=columns, frames=frames))
+
+
+def sheet_pixels(
+    x: Array,
+    *,
+    values: int = 256,
+    columns: int | None = None,
+    frames: int | None = None,
+    kept: Array | None = None,
+    group: int = 1,
+) -> Array:
+    """The pixels (h, w, 3) of a sheet of examples (n, *axes, c), with -1 where there is nothing.
+
+    Tiny ones are enlarged without smoothing. Elements are shown from black for 0 to white for
+    `values - 1`; one channel is grey, three are RGB, of any other number each has its own row,
+    but for `frames` that lie in the channels. Tiles that lie wholly in `kept` (*axes, c) are
+    framed. Each `group` of examples stands by itself.
+    """
+    tiles = tiles_of(x, frames)
+    pixels = enlarged(shades(tiles, values))
+    shown = np.asarray((tiles >= 0).any((-3, -2, -1)))
+    marked = np.zeros(shown.shape, bool)
+    if kept is not None:
+        marked |= tiles_of(kept[None], frames).all((-3, -2, -1))
+    if shown.shape[1:] == (1, 1):
+        wide = columns or side_by_side(len(x), pixels.shape[-2], group)
+        pixels, shown, marked = (flowed(part, wide) for part in (pixels, shown, marked))
+        columns, group = None, 1
+    gap = GAP if kept is None else WIDE_GAP
+    return grid(pixels, shown, marked, columns=columns, group=group, gap=gap)
+
+
+def sheet_size(
+    shape: tuple[int, ...], *, frames: int | None = None, kept: bool = False, group: int = 1
+) -> tuple[int, int]:
+    """Height and width of the sheet of examples of a shape (n, *axes, c), without making it."""
+    tiles = tiles_of(np.broadcast_to(np.uint8(0), shape), frames).shape[:-1]
+    count, rows, length, height, width = tiles
+    down, right = scales(height, width)
+    height, width = height * down, width * right
+    if (rows, length) == (1, 1):
+        length = side_by_side(count, width, group)
+        count, group = -(-count // length), 1
+    gap = WIDE_GAP if kept else GAP
+    return Layout((count, rows, length, height, width), group=group, gap=gap).size
