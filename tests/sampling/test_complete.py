@@ -64,7 +64,7 @@ def opinionated(found, seed):
     return model
 
 
-def distance(model, candidates, count, *, context=None, temperature=1.0):
+def distance(model, particles, count, *, context=None, temperature=1.0):
     """Total variation between completions of all but the last row and the true conditional."""
     found = model.config
     mask = kept_part(found, keep=found.axes[0] - 1, keep_channels=None)
@@ -76,7 +76,7 @@ def distance(model, candidates, count, *, context=None, temperature=1.0):
     probability = (-bits(tempered(model, temperature), images, *told)).exp2()
     given = image.masked_fill(~mask, -1).expand(count, *image.shape[1:])
     how = {"label": label, "context": context, "temperature": temperature, "seed": 1}
-    x = complete(model, given, candidates=candidates, **how)
+    x = complete(model, given, particles=particles, **how)
     assert torch.equal(x[:, mask], given[:, mask])
     key = found.values ** torch.arange(x[0].numel())
     place = (x.flatten(1) @ key).unsqueeze(1) == (images.flatten(1) @ key)
@@ -128,7 +128,7 @@ def test_choosing_a_candidate_takes_noise_that_no_element_takes(monkeypatch):
     monkeypatch.setattr("axial.sampling.complete.gumbel", spy)
     given = torch.full((2, *COLOUR.axes, 3), -1)
     given[:, 0] = 1
-    complete(tiny_model(COLOUR), given, candidates=3)
+    complete(tiny_model(COLOUR), given, particles=3)
     assert asked == [6 + 1, 6 + 2]  # six elements, and the two channels that are weighed
 
 
@@ -136,12 +136,12 @@ def test_every_example_counts_in_what_is_exact():
     model = tiny_model(COLOUR)
     blank, rows = torch.full((2, 2, 1, 3), -1), torch.full((2, 2, 1, 3), -1)
     blank[0, 0, 0, 0] = rows[0, 0, 0, 0] = 1
-    whole = complete(model, blank, candidates=4, seed=3)  # a prefix, and nothing at all
+    whole = complete(model, blank, particles=4, seed=3)  # a prefix, and nothing at all
     assert torch.equal(whole, draw(model, 2, given=blank, seed=3))
     rows[1, 0] = 1
     for given in (rows, rows.flip(0)):
         with pytest.raises(AxialError, match="in every example"):
-            complete(model, given, candidates=4)
+            complete(model, given, particles=4)
 
 
 def test_where_the_kept_part_is_a_prefix_candidates_change_nothing():
@@ -150,17 +150,17 @@ def test_where_the_kept_part_is_a_prefix_candidates_change_nothing():
     given = draw(model, 3)
     given[..., 1:] = -1
     plain = draw(model, 3, given=given, seed=5, first=2)
-    assert torch.equal(complete(model, given, candidates=7, seed=5, first=2), plain)
+    assert torch.equal(complete(model, given, particles=7, seed=5, first=2), plain)
 
 
 def test_a_completion_depends_on_its_number_alone():
     model = tiny_model(COLOUR)
     given = torch.full((4, *COLOUR.axes, 3), -1)
     given[:, 0] = 1
-    whole = complete(model, given, candidates=5, seed=2)
-    parts = [complete(model, given[:1], candidates=5, seed=2, first=i) for i in range(4)]
+    whole = complete(model, given, particles=5, seed=2)
+    parts = [complete(model, given[:1], particles=5, seed=2, first=i) for i in range(4)]
     assert torch.equal(torch.cat(parts), whole)
-    assert torch.equal(complete(model, given, candidates=5, seed=2, batch=3), whole)
+    assert torch.equal(complete(model, given, particles=5, seed=2, batch=3), whole)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_a_completion_depends_on_its_number_alone():
         ({"keep_channels": 4}, {}, "keep_channels is 4"),
         ({}, {}, "nothing is kept"),
         ({"keep": 2}, {}, "everything is kept"),
-        ({"keep": 1}, {"candidates": 0}, "candidates is 0"),
-        ({"keep": 1}, {"candidates": 2, "temperature": 0.0}, "temperature is 0: candidates"),
-        ({"keep": 1}, {"candidates": 2, "temperature": -1.0}, "temperature"),
+        ({"keep": 1}, {"particles": 0}, "particles is 0"),
+        ({"keep": 1}, {"particles": 2, "temperature": 0.0}, "temperature is 0: particles"),
+        ({"keep": 1}, {"particles": 2, "temperature": -1.0}, "temperature"),
     ],
 )
 def test_what_cannot_be_completed_is_refused_in_one_line(kept, settings, message):
@@ -184,7 +184,7 @@ def test_what_cannot_be_completed_is_refused_in_one_line(kept, settings, message
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("candidates", [1, 2])
+@pytest.mark.parametrize("particles", [1, 2])
 @pytest.mark.parametrize(
     ("given", "settings", "message"),
     [
@@ -199,9 +199,9 @@ def test_what_cannot_be_completed_is_refused_in_one_line(kept, settings, message
         (KEPT, {"context": torch.zeros(1, 2, 1, 5)}, "context has shape (1, 2, 1, 5)"),
     ],
 )
-def test_bad_input_is_refused_with_and_without_candidates(given, settings, message, candidates):
+def test_bad_input_is_refused_with_and_without_candidates(given, settings, message, particles):
     with pytest.raises(AxialError) as caught:
-        complete(tiny_model(COLOUR), given, candidates=candidates, **settings)
+        complete(tiny_model(COLOUR), given, particles=particles, **settings)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -210,7 +210,7 @@ def test_candidates_need_channels_one_after_another():
     given = torch.full((1, 2, 1, 2), -1)
     given[..., 0] = 1
     with pytest.raises(AxialError, match="channels that are predicted one after another"):
-        complete(tiny_model(found), given, candidates=2)
+        complete(tiny_model(found), given, particles=2)
 
 
 @pytest.mark.parametrize("place", [(1, 0, 1), (slice(None), 0), (0, 1)], ids=str)
@@ -218,4 +218,4 @@ def test_candidates_refuse_a_kept_part_that_is_no_prefix_of_its_channel(place):
     given = torch.full((1, 2, 2, 3), -1)
     given[0][place] = 0  # an element, a column, the end of a row
     with pytest.raises(AxialError, match="same leading part of each channel"):
-        complete(tiny_model(replace(COLOUR, axes=(2, 2))), given, candidates=2)
+        complete(tiny_model(replace(COLOUR, axes=(2, 2))), given, particles=2)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from conftest import config, saved, tiny_model
 from formats import video
+from packed_arrays import write
 from PIL import Image
-from test_data import write
 
 import axial.data.sources.bair
 from axial import bits, complete, load, open_packed, save
@@ -122,7 +122,7 @@ def clips(tmp_path_factory):
 
 
 def continued(checkpoint, source, out, *how):
-    run("complete", checkpoint, source, "--out", out, *how, "--device", "cpu")
+    run("complete", checkpoint, source, "--out", out, *how, "--device", "cpu", "--overwrite")
     return np.load(out) if out.suffix == ".npy" else out
 
 
@@ -261,11 +261,11 @@ def test_colour_frames_along_an_axis_are_said_to_be_forced_once(checkpoints, tmp
         ([], 0),
         (["--frames", 6], 0),  # each further window keeps the one frame the model is given
         (["--frames", 6, "--overlap", 2], 1),
-        (["--frames", 6, "--overlap", 2, "--candidates", 2], 0),
+        (["--frames", 6, "--overlap", 2, "--particles", 2], 0),
         (["--keep", 2], 1),
     ):
         out = tmp_path / "a.npy"
-        request = ["--count", 1, "--out", out, "--keep", 1, *how, "--device", "cpu"]
+        request = ["--count", 1, "--out", out, "--overwrite", "--keep", 1, *how, "--device", "cpu"]
         run("complete", checkpoints / "colour", source, *request)
         assert " ".join(capsys.readouterr().err.split()).count("not the exact") == said
 

@@ -2,10 +2,11 @@ import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 
-from axial import draw
-from axial.models.attention import AxialAttention, LineCache
+from axial import InputError, draw
+from axial.models.attention import AxialAttention, KVCache
 from axial.models.causal import given, order
-from axial.sampling.decoder import Caches, GumbelMax, cache_bytes, walk
+from axial.sampling.decoder import Decoder, GumbelMax, decoding
+from axial.sampling.kv_cache import cache_bytes
 from axial.sampling.noise import gumbel
 
 
@@ -23,19 +24,17 @@ def recite(x, seen):
     return choose
 
 
-@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("method", ["cached", "semi-parallel"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_walk_sees_the_logits_of_scoring_in_the_order_of_prediction(name, cached):
+def test_a_client_is_asked_by_the_logits_of_scoring_in_the_order_of_prediction(name, method):
     found = VARIANTS[name]
     model = tiny_model(found)
     x, label, context = random_input(found, 2)
     start = x.clone()
     start[:, ~given(found)] = -1
     seen = {}
-    with torch.no_grad():
-        caches = Caches(model, 2) if cached else None
-        walk(model, start, recite(x, seen), label, context, caches=caches)
-        logits = model(x, label, context).flatten(1, -2)
+    Decoder(model, 2, method).fill(start, recite(x, seen), label, context)
+    logits = model(x, label, context).flatten(1, -2)
     assert torch.equal(start, x)
     free = [e for e in order(found).tolist() if not given(found).flatten()[e]]
     assert list(seen) == free
@@ -51,9 +50,8 @@ def test_one_example_stands_for_all_only_where_nothing_tells_them_apart(name):
     x, _, _ = random_input(found, 3)
     start = x.clone()
     start[:, ~given(found)] = -1
-    with torch.no_grad():
-        walk(model, start, recite(x, seen), caches=Caches(model, 3))
-        logits = model(x).flatten(1, -2)
+    Decoder(model, 3).fill(start, recite(x, seen))
+    logits = model(x).flatten(1, -2)
     for element, found_logits in seen.items():
         torch.testing.assert_close(found_logits, logits[:, element], rtol=0, atol=1e-10)
 
@@ -61,14 +59,14 @@ def test_one_example_stands_for_all_only_where_nothing_tells_them_apart(name):
 def gumbel_max(found, count, seed):
     """The choice that `draw` makes."""
     images = torch.arange(count)
-    return GumbelMax(lambda line: gumbel(seed, images, line, found.values), torch.device("cpu"))
+    return GumbelMax(lambda line: gumbel(seed, images, line, found.values))
 
 
-def buffers(caches):
-    """Every tensor in which the caches keep something."""
-    for level in caches.outer:
+def buffers(decoder):
+    """Every tensor in which the KV caches keep something."""
+    for level in decoder.state.outer_caches:
         yield from (t for cache in level if cache for t in (cache.keys, cache.values))
-    yield from (memory.rows for memory in getattr(caches.line.decoder, "memories", []))
+    yield from (cache.rows for cache in getattr(decoder.state.inner.decoder, "caches", []))
 
 
 @pytest.mark.parametrize("name", ["2d-deep", "3d-channels", "2d-lstm", "2d-rows", "1d-labels"])
@@ -77,15 +75,13 @@ def test_garbage_beyond_the_valid_part_of_a_cache_changes_nothing(name):
     model = tiny_model(found)
     _, label, context = random_input(found, 3)
     clean = draw(model, 3, seed=4, label=label, context=context)
-    caches = Caches(model, 3)
-    sizes = []
-    for buffer in buffers(caches):
+    decoder, sizes = Decoder(model, 3), []
+    for buffer in buffers(decoder):
         buffer.fill_(-1e30 if len(sizes) % 2 else 1e30)
         sizes.append(buffer.numel())
     assert sum(sizes) * 8 == 3 * cache_bytes(model)
     x = torch.full_like(clean, -1)
-    with torch.no_grad():
-        walk(model, x, gumbel_max(found, 3, 4), label, context, caches=caches)
+    decoder.fill(x, gumbel_max(found, 3, 4), label, context)
     assert torch.equal(x, clean)
 
 
@@ -94,26 +90,25 @@ def test_a_long_line_is_that_of_scoring_however_many_steps_a_product_takes(heads
     found = config((40,), width=32, heads=heads, decoder_layers=(2,))
     model = tiny_model(found)
     x, _, _ = random_input(found, 2)
-    caches, seen = Caches(model, 2), {}
-    for buffer in buffers(caches):
+    decoder, seen = Decoder(model, 2), {}
+    for buffer in buffers(decoder):
         buffer.fill_(1e30)
-    with torch.no_grad():
-        walk(model, torch.full_like(x, -1), recite(x, seen), caches=caches)
-        logits = model(x).flatten(1, -2)
+    decoder.fill(torch.full_like(x, -1), recite(x, seen))
+    logits = model(x).flatten(1, -2)
     for element, found_logits in seen.items():
         torch.testing.assert_close(found_logits, logits[:, element], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["2d-deep", "2d-lstm"])
-def test_the_same_caches_serve_drawing_and_answering_in_turn(name):
+def test_one_decoder_draws_and_asks_in_turn_in_inference_mode_and_outside(name):
     found = VARIANTS[name]
     model = tiny_model(found)
-    caches, wanted = Caches(model, 2), draw(model, 2)
-    for _ in range(2):
+    decoder, wanted = Decoder(model, 2), draw(model, 2)
+    for inference in (False, True, False):
         for choose in (gumbel_max(found, 2, 0), recite(wanted, {})):
             x = torch.full_like(wanted, -1)
-            with torch.no_grad():
-                walk(model, x, choose, caches=caches)
+            with torch.inference_mode(inference):
+                decoder.fill(x, choose)
             assert torch.equal(x, wanted) and not x.is_inference()
 
 
@@ -130,13 +125,12 @@ def test_each_level_runs_at_its_own_rate():
     found = VARIANTS["3d-channels"]
     model, calls = tiny_model(found), {}
     model.encoder.register_forward_hook(count_calls(calls, "encoder", lambda *args: None))
-    caches = Caches(model, 2)
-    for level, step in enumerate(caches.steps):
+    decoder = Decoder(model, 2)
+    for level, step in enumerate(decoder.state.outer_steps):
         step.advance = count_calls(calls, level, step.advance)
-    caches.line.decoder.step = count_calls(calls, 2, caches.line.decoder.step)
-    x = torch.full((2, *found.axes, 3), -1)
-    with torch.no_grad():
-        walk(model, x, gumbel_max(found, 2, 0), caches=caches)
+    inner = decoder.state.inner.decoder
+    inner.step = count_calls(calls, 2, inner.step)
+    decoder.fill(torch.full((2, *found.axes, 3), -1), gumbel_max(found, 2, 0))
     a, b, c = found.axes
     assert calls == {"encoder": 3, 0: 3 * (a - 1), 1: 3 * a * (b - 1), 2: 3 * a * b * c}
 
@@ -146,40 +140,56 @@ def test_a_known_prefix_is_taken_in_at_once(name):
     found = VARIANTS[name]
     model, calls = tiny_model(found), {}
     x = draw(model, 2)
-    caches = Caches(model, 2)
-    decoder = caches.line.decoder
-    decoder.step = count_calls(calls, "step", decoder.step)
-    decoder.fill = count_calls(calls, "fill", decoder.fill)
-    outer = caches.decoders[0]
+    decoder = Decoder(model, 2)
+    inner, outer = decoder.state.inner.decoder, decoder.state.outer_decoders[0]
+    inner.step = count_calls(calls, "step", inner.step)
+    inner.fill = count_calls(calls, "fill", inner.fill)
     outer.advance = count_calls(calls, "rows", outer.advance)
     kept = x.clone()
     kept.view(2, -1)[:, order(found)[-3:]] = -1
-    with torch.no_grad():
-        walk(model, kept, recite(x, {}), caches=caches)
+    decoder.fill(kept, recite(x, {}))
     assert torch.equal(kept, x) and calls == {"rows": 1, "fill": 1, "step": 3}
 
 
-def test_every_finished_line_is_told_with_what_is_known_so_far():
-    for name in ("2d-channels", "2d-rows", "2d-columns", "3d"):
-        found = VARIANTS[name]
-        model = tiny_model(found)
-        x = draw(model, 2)
-        told = []
-        start = torch.full_like(x, -1)
-        with torch.no_grad():
-            keep = lambda seen, t=told: t.append(seen.clone())  # noqa: E731
-            walk(model, start, recite(x, {}), caches=Caches(model, 2), finished=keep)
-        lines = x[0].numel() // found.plane_axes[-1]
-        assert len(told) == lines and torch.equal(told[-1], x)
-        for count, seen in enumerate(told, 1):
-            done = order(found)[: count * found.plane_axes[-1]]
-            wanted = torch.full_like(x, -1).flatten(1)
-            wanted[:, done] = x.flatten(1)[:, done]
+def rows_at_random(found, x):
+    """What is left of some pictures where every other line, in prediction order, is missing."""
+    left, lines = x.clone().flatten(1), order(found).view(-1, found.plane_axes[-1])
+    left[:, lines[1::2].flatten()] = -1
+    return left.view_as(x), lines[1::2]
+
+
+@pytest.mark.parametrize("method", ["cached", "semi-parallel", "naive"])
+@pytest.mark.parametrize("name", ["1d", "2d-channels", "2d-rows", "2d-columns", "3d", "3d-rows"])
+def test_it_pauses_after_every_line_that_was_not_known_and_skips_the_others(name, method):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x = draw(model, 2)
+    decoder, blank = Decoder(model, 2, method), torch.full_like(x, -1)
+    every = order(found).view(-1, found.plane_axes[-1])
+    for start, lines in ((blank, every), rows_at_random(found, x), (x.clone(), [])):
+        wanted, asked = start.clone().flatten(1), {}
+        with decoding(model):
+            shown = [seen.clone() for seen in decoder.lines(start, recite(x, asked))]
+        assert torch.equal(start, x) and len(shown) == len(lines)
+        assert list(asked) == [int(element) for line in lines for element in line]
+        for seen, line in zip(shown, lines, strict=True):
+            wanted[:, line] = x.flatten(1)[:, line]
             assert torch.equal(seen.flatten(1), wanted)
 
 
+@pytest.mark.parametrize("method", ["cached", "semi-parallel", "naive"])
+def test_logits_that_are_no_numbers_are_refused_whoever_answers(method):
+    model = tiny_model(VARIANTS["2d"])
+    x = draw(model, 2)
+    decoder = Decoder(model, 2, method)
+    decoder.fill(torch.full_like(x, -1), recite(x, {}))
+    context = torch.full((2, *VARIANTS["2d"].axes, VARIANTS["2d"].width), torch.nan).double()
+    with pytest.raises(InputError, match="logits are not finite"):
+        decoder.fill(torch.full_like(x, -1), recite(x, {}), context=context)
+
+
 def test_a_cache_returns_what_was_added_and_nothing_beyond():
-    cache = LineCache(torch.full((2, 5, 1, 2, 3), 9.0), torch.full((2, 5, 1, 2, 3), 9.0))
+    cache = KVCache(torch.full((2, 5, 1, 2, 3), 9.0), torch.full((2, 5, 1, 2, 3), 9.0))
     first, second = torch.randn(2, 2, 1, 2, 3), torch.randn(2, 1, 1, 2, 3)
     cache.add(first, -first, 0)
     keys, values = cache.add(second, -second, 2)
@@ -204,7 +214,7 @@ def test_advancing_step_by_step_is_causal_attention(axis):
 
 def test_lstm_states_are_those_of_one_run():
     model = tiny_model(VARIANTS["2d-lstm"])
-    decoder = Caches(model, 3).line.decoder
+    decoder = Decoder(model, 3).state.inner.decoder
     x = torch.randn(3, 6, 8, dtype=torch.float64)
     with torch.no_grad():
         whole = model.inner_decoder(x.unsqueeze(1)).squeeze(1)

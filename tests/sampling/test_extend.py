@@ -6,8 +6,8 @@ from conftest import config, random_input, tiny_model
 
 from axial import AxialError, bits, complete, prolong
 from axial.models.causal import given as always_given
-from axial.models.config import DataShape
 from axial.sampling.extend import Sliding
+from axial.shape import DataShape
 
 FORMS = {
     "stacked": config((2, 3), channels=12, given_channels=3),
@@ -162,7 +162,7 @@ def test_windows_are_counted_until_there_are_enough_frames(overlap):
         (FORMS["stacked"], {"overlap": 4}, "overlap is 4: a window of 4 frames can keep 1 to 3"),
         (FORMS["grid"], {"overlap": True}, "overlap is True: use whole numbers"),
         (FORMS["grid"], {"frames": 0}, "frames is 0"),
-        (FORMS["grid"], {"noise": torch.zeros(1, 1)}, "noise= serves one window only"),
+        (FORMS["grid"], {"noise": torch.zeros(1, 1)}, "noise= is supported for one window only"),
         (config((3, 4), channels=3), {}, "this model has no frames"),
         (config((3, 4), channels=6, given_steps=1), {}, "given a part of each"),
         (config((4, 2, 2), channels=3, given_channels=1), {}, "given a part of each"),
@@ -198,9 +198,9 @@ def test_what_cannot_go_on_is_refused_in_one_line(found, settings, message):
 
 def test_candidates_that_a_further_window_cannot_weigh_are_refused_before_any_is_drawn():
     found, lines = config((3, 2, 2), channels=2, given_steps=1), []
-    how = {"overlap": 2, "candidates": 3, "temperature": 0.0, "finished": lines.append}
+    how = {"overlap": 2, "particles": 3, "temperature": 0.0, "finished": lines.append}
     start = torch.zeros(1, 1, 2, 2, 2, dtype=torch.long)
-    with pytest.raises(AxialError, match="temperature is 0: candidates"):
+    with pytest.raises(AxialError, match="temperature is 0: particles"):
         prolong(tiny_model(found), start, 6, **how)
     assert not lines
     assert prolong(tiny_model(found), start, 3, **how).shape[1] == 3  # one window weighs none

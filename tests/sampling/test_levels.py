@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from conftest import VARIANTS, config, random_input, tiny_model
 
 from axial import draw
-
-from axial.sampling import levels as lines
-from axial.models.attention import LineCache
+from axial.models.attention import KVCache
 from axial.models.causal import order
+from axial.sampling import levels as lines
+from axial.sampling.decoder import Decoder
 from axial.sampling.folded import fold
-from axial.sampling.decoder import Caches, walk
-from axial.sampling.levels_triton import KernelLine, KernelStep
-from axial.sampling.levels import Line, sensible_threads
+from axial.sampling.kv_cache import DecoderState
+from axial.sampling.levels import InnerLevel, sensible_threads
+from axial.sampling.levels_triton import TritonInnerLevel, TritonOuterStep
 
 gpu = pytest.mark.gpu
 BIG = config((4, 6), channels=3, values=20, width=48, heads=3, decoder_layers=(2, 3), mlp_ratio=2)
@@ -33,7 +33,7 @@ def test_a_folded_layer_is_the_norm_and_the_layer():
     torch.testing.assert_close(found, scale * linear(norm(x)), rtol=0, atol=1e-12)
 
 
-def test_one_thread_serves_small_steps_and_all_come_back():
+def test_small_steps_take_one_thread_and_all_come_back():
     torch.set_num_threads(2)
     try:
         with pytest.raises(KeyError), sensible_threads(16 * 128**2):
@@ -49,7 +49,7 @@ def test_one_thread_serves_small_steps_and_all_come_back():
 @pytest.mark.parametrize("name", ["1d", "2d-deep", "2d-lstm"])
 def test_what_a_gpu_records_draws_what_a_cpu_draws(name):
     found = VARIANTS[name]
-    line, generator = Line(tiny_model(found), 3), torch.Generator().manual_seed(1)
+    line, generator = InnerLevel(tiny_model(found), 3), torch.Generator().manual_seed(1)
     base = torch.randn(3, line.length, found.width, generator=generator, dtype=torch.float64)
     noise = torch.randn(3, line.length, found.values, generator=generator, dtype=torch.float64)
     known = torch.randint(found.values, (3, line.length), generator=generator)
@@ -69,7 +69,7 @@ def test_a_step_leaves_its_input_and_few_keys_or_many_make_no_difference(monkeyp
     before = x.clone()
     for few in (lines._FEW_KEYS, 0):
         monkeypatch.setattr(lines, "_FEW_KEYS", few)
-        step = Caches(model, 2).steps[0]
+        step = DecoderState(model, 2).outer_steps[0]
         with torch.no_grad():
             outs.append(torch.stack([step.advance(x, start) for start in range(3)]))
         assert torch.equal(x, before)
@@ -115,7 +115,7 @@ def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, 
     weights = scores.masked_fill(later, -torch.inf).softmax(-1)
     wanted = torch.einsum("rfnlm,rmfne->rlfne", weights, v)
     # What is not yet put in is no number.
-    cache = LineCache(torch.full_like(k, torch.nan), torch.full_like(v, torch.nan))
+    cache = KVCache(torch.full_like(k, torch.nan), torch.full_like(v, torch.nan))
     for j in range(length):
         q, k, v = whole[:, j : j + 1].unbind(-2)
         place = torch.tensor(j, dtype=torch.int32, device="cuda")
@@ -188,18 +188,19 @@ def test_a_recorded_line_draws_what_the_naive_sampler_draws(name):
     assert torch.equal(drawn.cpu(), wanted)
 
 
-def kernel_caches(model, batch):
+def kernel_decoder(model, batch):
     from axial.sampling import inner_step_triton as kernels
 
-    caches = Caches(model, batch)
-    levels = zip(caches.decoders, caches.outer, strict=True)
-    caches.steps = [KernelStep(*level, kernels) for level in levels]
-    caches.line = KernelLine(model, batch, kernels)
-    outer = [cache for level in caches.outer for cache in level if cache]
-    for cache in [*outer, *caches.line.caches]:
+    decoder = Decoder(model, batch)
+    state = decoder.state
+    levels = zip(state.outer_decoders, state.outer_caches, strict=True)
+    state.outer_steps = [TritonOuterStep(*level, kernels) for level in levels]
+    state.inner = TritonInnerLevel(model, batch, kernels)
+    outer = [cache for level in state.outer_caches for cache in level if cache]
+    for cache in [*outer, *state.inner.caches]:
         cache.keys.fill_(1e30)
         cache.values.fill_(1e30)
-    return caches
+    return decoder
 
 
 @gpu
@@ -225,8 +226,7 @@ def test_the_kernels_give_the_logits_of_scoring(dtype, known, batch):
     start = x.clone().flatten(1)
     start[:, order(BIG)[known:]] = -1
     start = start.view_as(x)
-    with torch.no_grad():
-        walk(model, start, recite, caches=kernel_caches(model, batch))
+    kernel_decoder(model, batch).fill(start, recite)
     assert torch.equal(start, x) and set(seen) == set(order(BIG)[known:].tolist())
     worst = max(float((logits - wanted[:, e]).abs().max()) for e, logits in seen.items())
     assert worst < (1e-4 if dtype == torch.float32 else 0.25)
@@ -235,7 +235,7 @@ def test_the_kernels_give_the_logits_of_scoring(dtype, known, batch):
 @gpu
 def test_a_line_that_was_asked_is_drawn_and_nothing_beyond_it_is_written():
     model = tiny_model(BIG, dtype=torch.bfloat16).to("cuda")
-    line = kernel_caches(model, 2).line
+    line = kernel_decoder(model, 2).state.inner
     room = torch.full((2 * line.length + 1,), -1, device="cuda")
     line.line = room[:-1].view(2, -1)
     base = torch.randn(2, line.length, BIG.width, device="cuda").bfloat16()

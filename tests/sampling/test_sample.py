@@ -15,9 +15,9 @@ from PIL import Image
 import axial.sampling.draw
 from axial import draw
 from axial.cli.main import main
-from axial.sampling.sample import share
 from axial.errors import DataError
-from axial.media.output import write_moving
+from axial.media.moving import write_moving
+from axial.sampling.sample import share
 
 MODELS = {
     "colour": config((5, 4), channels=3, values=256),
@@ -59,7 +59,8 @@ def test_an_array_holds_what_draw_draws_and_says_how(checkpoints, tmp_path):
     about = json.loads((tmp_path / "a.npy.json").read_text())
     assert about["batch"] == 2 and about["seed"] == 3 and about["precision"] == "float32"
     assert about["fingerprint"] == axial.fingerprint(model)
-    run("sample", checkpoints / "labels", "--out", out, "--count", 2, "--label", 1)
+    how = ["--count", 2, "--label", 1, "--overwrite"]
+    run("sample", checkpoints / "labels", "--out", out, *how)
     assert np.array_equal(
         np.load(out), draw(model, 2, label=torch.ones(1).long(), batch=16).numpy()
     )
@@ -79,11 +80,8 @@ def test_what_is_drawn_never_passes_for_a_packed_data_set(checkpoints, tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (
-            ["--count", 1],
-            "a batch of 16 is filled up to draw 1; --batch 1 takes less time, and may ",
-        ),
-        (["--count", 15], "a batch of 16 is filled up to draw 15; --batch 15 takes less time"),
+        (["--count", 1], "a batch of 16 is padded to draw 1; --batch 1 takes less time, but "),
+        (["--count", 15], "a batch of 16 is padded to draw 15; --batch 15 takes less time"),
         (["--count", 16], None),
         (["--count", 1, "--batch", 2], None),
     ],
@@ -181,16 +179,16 @@ def pictures(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("candidates", [1, 3])
-def test_completing_tells_how_far_it_is(checkpoints, tmp_path, monkeypatch, capsys, candidates):
+@pytest.mark.parametrize("particles", [1, 3])
+def test_completing_tells_how_far_it_is(checkpoints, tmp_path, monkeypatch, capsys, particles):
     """Of 5 rows 3 are drawn, in each of 3 channels, in batches of 2 versions."""
     monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
     source = tmp_path / "x.npy"
     np.save(source, np.zeros((2, 5, 4, 3), np.uint8))
-    settings = ["--keep", 2, "--count", 2, "--batch", 2, "--candidates", candidates]
+    settings = ["--keep", 2, "--count", 2, "--batch", 2, "--particles", particles]
     run("complete", checkpoints / "colour", source, "--out", tmp_path / "c.png", *settings)
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lines")]
-    total = 9 * 4 * candidates // 2
+    total = 9 * 4 * particles // 2
     assert told == [f"lines drawn: {n} of {total}" for n in range(1, total + 1)]
 
 
@@ -217,18 +215,18 @@ def test_completions_keep_what_was_kept_and_differ_elsewhere(
     run("complete", checkpoints / "colour", pictures, *arguments)
     assert "not the exact" not in capsys.readouterr().err
     assert np.array_equal(np.load(tmp_path / "b.npy")[..., 0], x[..., 0])
-    arguments = ["--out", tmp_path / "c.png", "--keep", 2, "--candidates", 3, *common]
+    arguments = ["--out", tmp_path / "c.png", "--keep", 2, "--particles", 3, *common]
     run("complete", checkpoints / "colour", pictures, *arguments)
     scale = 64 // 5
     pixels = np.asarray(Image.open(tmp_path / "c.png"))[2 : 2 + 5 * scale : scale, 2::scale]
     assert np.array_equal(pixels[:, :4], np.load(pictures)[0])  # the original comes first
     record = json.loads((tmp_path / "c.png.json").read_text())
-    assert record["candidates"] == 3 and record["reading"] == {"channels_last": True}
+    assert record["particles"] == 3 and record["reading"] == {"channels_last": True}
     assert record["data"] == json.loads((tmp_path / "b.npy.json").read_text())["data"] != ""
     arguments = ["--out", tmp_path / "d.png", "--keep-channels", 1, *common]
     run("complete", checkpoints / "columns", pictures, *arguments)
     told = " ".join(capsys.readouterr().err.split())
-    assert "not the exact conditional" in told and "--candidates" not in told
+    assert "not the exact conditional" in told and "--particles" not in told
 
 
 def test_what_has_no_labels_is_continued_as_the_class_asked_for_or_each_in_turn(
@@ -291,9 +289,9 @@ def test_a_count_too_large_for_memory_is_split(checkpoints, tmp_path, monkeypatc
         ("grey", ["--out", "full"], "full: is there, and not empty"),
         ("grey", ["--out", "."], ".: is where you are, and cannot be replaced"),
         ("grey", ["--out", f"{'x' * 300}.npy"], "cannot be written (File name too long)"),
-        ("grey", ["--out", "beside.npy"], "beside.npy.json: is there, and is no result"),
+        ("grey", ["--out", "beside.npy"], "beside.npy.json: exists, and is no file"),
         ("grey", ["--count", str(2 * 10**9)], "not enough memory for this; ask for fewer"),
-        ("grey", ["--trace", "t.png"], "t.png: no place for a trace"),
+        ("grey", ["--trace", "t.png"], "t.png: not a .gif path in an existing folder"),
         ("volume", ["--out", "a.gif", "--trace", "./a.gif"], "a.gif: is what is drawn itself"),
         ("continuing", [], "continues what it is given; use axial complete"),
         ("nothing", [], "no such checkpoint"),
@@ -326,7 +324,7 @@ def test_an_mp4_that_could_not_be_written_is_told_before_it_is_drawn(
     [
         ([], "nothing is kept"),
         (["--keep", "9"], "keep is 9"),
-        (["--keep", "2", "--candidates", "0"], "candidates is 0"),
+        (["--keep", "2", "--particles", "0"], "particles is 0"),
         (["--keep", "2", "--examples", "0"], "examples is 0"),
     ],
 )
@@ -375,7 +373,7 @@ def taken(folder):
 
 @pytest.mark.parametrize("command", ["sample", "complete"])
 @pytest.mark.parametrize("name", ["a.png", "a.gif", "a.mp4", "a.npy", "b.png", "photo.png", "t"])
-def test_a_file_that_axial_did_not_make_is_never_replaced(
+def test_a_file_is_never_replaced_unasked(
     checkpoints, tmp_path, monkeypatch, capsys, command, name
 ):
     monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
@@ -387,33 +385,22 @@ def test_a_file_that_axial_did_not_make_is_never_replaced(
     arguments = [source, "--channels-none", "--keep", 1] if command == "complete" else []
     message = refused(command, checkpoints / "volume", *arguments, *out, "--count", 1)
     mine = {"b.png": "b.png.json", "t": "t.gif"}.get(name, name)
-    assert f"{tmp_path / mine}: is there, and is no result of axial's; name a new" in message
+    assert f"{tmp_path / mine}: exists already; choose another name, or add --overwrite" in message
     assert "lines drawn" not in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
     assert len(list(tmp_path.iterdir())) == len(before) + 1
 
 
 @pytest.mark.parametrize("kind", ["png", "npy", "gif", "mp4"])
-def test_what_was_drawn_is_replaced_by_the_same_command_byte_for_byte(checkpoints, tmp_path, kind):
+def test_what_was_drawn_is_replaced_on_request_byte_for_byte(checkpoints, tmp_path, kind):
     out, trace = tmp_path / f"a.{kind}", tmp_path / "t.gif"
     found = []
     for seed in (0, 1, 0):
         arguments = ["--out", out, "--trace", trace, "--count", 1, "--seed", seed, "--batch", 1]
-        run("sample", checkpoints / "volume", *arguments)
+        run("sample", checkpoints / "volume", *arguments, "--overwrite")
         found.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
     assert found[0] == found[2] and found[0].keys() == {out.name, f"{out.name}.json", "t.gif"}
     assert all(found[0][name] != found[1][name] for name in found[0])
-
-
-@pytest.mark.parametrize("kind", ["npy", "mp4"])
-def test_what_took_the_place_of_a_drawing_is_not_replaced(checkpoints, tmp_path, kind):
-    """Neither of the two has room for a mark: the JSON beside one knows what it was."""
-    out = tmp_path / f"a.{kind}"
-    run("sample", checkpoints / "volume", "--out", out, "--count", 1)
-    out.write_bytes(b"mine")
-    message = refused("sample", checkpoints / "volume", "--out", out, "--count", 1)
-    assert f"{out}: is there, and is no result of axial's" in message
-    assert out.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize(

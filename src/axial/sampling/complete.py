@@ -1,6 +1,6 @@
 """Completing what is partly known: what to keep, when that is exact, and a particle filter.
 
-b examples, *axes the data axes, c channels, k candidates of each example.
+b examples, *axes the data axes, c channels, k particles of each example.
 """
 
 from typing import Any
@@ -9,15 +9,16 @@ import torch
 from jaxtyping import Bool, Float64, Int, Shaped
 from torch import Tensor
 
+from axial.errors import ConfigError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
 from axial.models.causal import order
-from axial.models.config import ModelConfig, as_integer, as_temperature
-from axial.errors import ConfigError
+from axial.models.config import ModelConfig
 from axial.models.likelihood import planes_at_once
-from axial.models.axial_transformer import AxialTransformer, evaluating
+from axial.models.protocol import Model, evaluating
+from axial.sampling.draw import draw, for_all, initial
 from axial.sampling.noise import gumbel
-from axial.sampling.draw import begun, draw, for_all
+from axial.validation import as_integer, as_temperature
 
 
 def kept_part(
@@ -51,10 +52,10 @@ def is_exact(config: ModelConfig, mask: Bool[Tensor, "*axes c"]) -> bool:
 
 
 def complete(
-    model: AxialTransformer,
+    model: Model,
     given: Shaped[Tensor, "..."],
     *,
-    candidates: int = 1,
+    particles: int = 1,
     seed: int = 0,
     temperature: float = 1.0,
     label: Shaped[Tensor, "..."] | None = None,
@@ -64,34 +65,33 @@ def complete(
 ) -> Int[Tensor, "b *axes c"]:
     """Draw what is -1 in each of `given`, from the conditional where `draw` alone would not.
 
-    Each example is carried through the channels in `candidates` versions: the missing part of a
+    Each example is carried through the channels in `particles` versions: the missing part of a
     channel is drawn in each, which is then weighted by the probability it gives the kept part of
     the next channel, and resampled; at the end one is returned. That is the exact conditional as
-    candidates grow. What is kept of a channel must be a prefix of it. `label` and `context` may be
+    particles grow. What is kept of a channel must be a prefix of it. `label` and `context` may be
     one for all. `how` goes to `draw`.
     """
     check_tensors(given=given)
     config = model.config
     count = as_integer("count", len(given) if given.ndim else 0, at_least=1)
-    candidates = as_integer("candidates", candidates, at_least=1)
-    told: dict[str, Any] = {"label": label, "context": context, "first": first}
+    particles = as_integer("particles", particles, at_least=1)
     how |= {"seed": seed, "temperature": as_temperature(temperature)}
-    x = begun(model, count, given)
+    x = initial(model, count, given)
     known = (x >= 0).cpu()
     masks = known[:1] if (known == known[0]).all() else torch.unique(known, dim=0)
-    if not weighs(config, masks, candidates, temperature):
-        return draw(model, count, given=x, **told, **how)
+    if not needs_particle_filter(config, masks, particles, temperature):
+        return draw(model, count, given=x, label=label, context=context, first=first, **how)
     mask = masks[0]
-    first = as_integer("first", first, at_least=0, below=(1 << 63) // candidates - count)
+    first = as_integer("first", first, at_least=0, below=(1 << 63) // particles - count)
     device = next(model.parameters()).device
     conditions = for_all(label, count), for_all(context, count)
     model.check(x.clamp(min=0), *conditions)
-    x = x.to(device).repeat_interleave(candidates, 0)
+    x = x.to(device).repeat_interleave(particles, 0)
     label, context = (
-        None if t is None else t.to(device).repeat_interleave(candidates, 0) for t in conditions
+        None if t is None else t.to(device).repeat_interleave(particles, 0) for t in conditions
     )
-    told = {"label": label, "context": context, "first": first * candidates}
-    versions = told["first"] + torch.arange(len(x), device=device)
+    how |= {"label": label, "context": context, "first": first * particles}
+    versions = first * particles + torch.arange(len(x), device=device)
     for channel in range(config.channels):
         kept = mask[..., channel] & ~always_given(config)[..., channel]
         if channel and kept.any():
@@ -100,44 +100,44 @@ def complete(
         if (x[..., channel] < 0).any():
             later = x.clone()
             later[..., channel + 1 :].clamp_(min=0)
-            x[..., channel] = draw(model, len(x), given=later, **told, **how)[..., channel]
-    return x[::candidates]
+            x[..., channel] = draw(model, len(x), given=later, **how)[..., channel]
+    return x[::particles]
 
 
 def _resampled(
     weights: Float64[Tensor, "b k"], seed: int, versions: Int[Tensor, " bk"], element: int
 ) -> Int[Tensor, " bk"]:
-    """Which version each version goes on from, drawn by the weights of those of its example."""
-    count, candidates = weights.shape
-    noise = gumbel(seed, versions, torch.tensor([element], device=versions.device), candidates)
-    chosen = (weights.unsqueeze(1) + noise.view(count, candidates, candidates)).argmax(-1)
-    start = candidates * torch.arange(count, device=weights.device)
+    """Which particle each particle continues, drawn by the weights of those of its example."""
+    count, particles = weights.shape
+    noise = gumbel(seed, versions, torch.tensor([element], device=versions.device), particles)
+    chosen = (weights.unsqueeze(1) + noise.view(count, particles, particles)).argmax(-1)
+    start = particles * torch.arange(count, device=weights.device)
     return (chosen + start.unsqueeze(1)).flatten()
 
 
-def weighs(
+def needs_particle_filter(
     config: ModelConfig,
     masks: Bool[Tensor, "m *axes c"],
-    candidates: int,
+    particles: int,
     temperature: float,
 ) -> bool:
-    """Whether candidates are weighed where such parts are kept; refused where they cannot be."""
-    if candidates == 1 or all(is_exact(config, mask) for mask in masks):
+    """Whether keeping such parts takes a particle filter; refused where there is none."""
+    if particles == 1 or all(is_exact(config, mask) for mask in masks):
         return False
     if not temperature > 0:
-        raise ConfigError("temperature is 0: candidates are weighed by a positive temperature only")
+        raise ConfigError("temperature is 0: particles are weighted at a positive temperature only")
     planes = masks[0].movedim(-1, 0).flatten(1).long()
     prefixes = len(masks) == 1 and bool((planes.cumprod(1) == planes).all())
     if config.channel_mode == "columns" or not prefixes:
         raise ConfigError(
-            "candidates need the same leading part of each channel kept in every example, and "
+            "particles need the same leading part of each channel kept in every example, and "
             "channels that are predicted one after another"
         )
     return True
 
 
 def _log_probability(
-    model: AxialTransformer,
+    model: Model,
     x: Tensor,
     label: Tensor | None,
     context: Tensor | None,
@@ -151,8 +151,8 @@ def _log_probability(
     for rows in torch.split(torch.arange(len(x), device=x.device), at_once):
         part, number = x[rows], torch.full((len(rows),), channel, device=x.device)
         with evaluating(model):
-            told = (None if t is None else t[rows] for t in (label, context))
-            logits = model.channel_logits(part.clamp(min=0), number, *told)
+            conditions = (None if t is None else t[rows] for t in (label, context))
+            logits = model.channel_logits(part.clamp(min=0), number, *conditions)
         scores = (logits.double() / temperature).log_softmax(-1)
         chosen = scores.gather(-1, part[..., channel].clamp(min=0).unsqueeze(-1)).squeeze(-1)
         found.append(chosen[:, kept.to(x.device)].sum(-1))

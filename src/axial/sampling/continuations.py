@@ -11,19 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axial.models.causal import order
-from axial.sampling.complete import complete, is_exact, kept_part
-from axial.models.config import CompleteConfig, DataShape, ModelConfig, SampleConfig
+from axial.checkpoints.trained_on import class_names
+from axial.data.compatibility import ClassNames, conform_clips, open_clips
 from axial.data.packed import Array, Packed
-from axial.system.files import check_apart
-from axial.sampling.sample import Growing, Studio, blank
-from axial.errors import ConfigError, DataError
-from axial.data.compatibility import ClassNames, as_clips, class_names, open_clips
-from axial.models.axial_transformer import AxialTransformer
-from axial.media.output import Output, Shown
-from axial.system.ranks import ranks
-from axial.sampling.extend import Sliding, prolong
 from axial.data.sources.options import ClipOptions
+from axial.errors import ConfigError, DataError
+from axial.media.output import Output, Shown
+from axial.models.causal import order
+from axial.models.config import ModelConfig
+from axial.models.protocol import Model
+from axial.sampling.complete import complete, is_exact, kept_part
+from axial.sampling.config import CompleteConfig, SampleConfig
+from axial.sampling.extend import Sliding, prolong
+from axial.sampling.sample import Sampler, Trace, blank
+from axial.shape import DataShape
+from axial.system.files import check_apart
+from axial.system.ranks import ranks
 
 
 def continue_(
@@ -37,38 +40,37 @@ def continue_(
 ) -> None:
     """Complete examples of a source, and write them beside the originals."""
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
-        studio = Studio(checkpoint, how, team)
-        task = _Task(studio.model.config, what, labels=how.label is None)
+        sampler = Sampler(checkpoint, how, team)
+        task = _Task(sampler.model.config, what, labels=how.label is None)
         check_apart(out, source)
-        output = Output(out, task.result)
+        output = Output(out, task.result, overwrite=how.overwrite)
         packed = task.open(source, Path(scratch), reading, class_names(checkpoint))
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
         missing = blank(len(originals) * how.count, task.result)
         output.check_size(task.shown(originals, known.numpy(), missing))
-        if what.candidates == 1 and team.main and not task.exact:
+        if what.particles == 1 and team.is_rank0 and not task.exact:
             line = "what is kept of later channels is forced on what is drawn before it: not the "
             line += "exact conditional"
-            if studio.model.config.channel_mode != "columns":
-                line += "; --candidates K comes nearer as K grows"
+            if sampler.model.config.channel_mode != "columns":
+                line += "; --particles K comes nearer as K grows"
             print(line, file=sys.stderr)
 
         def run(first: int, count: int, finished: Callable[[Tensor], None]) -> Tensor:
             number = torch.arange(first, first + count)
             of = number // how.count
-            label = studio.label(
+            label = sampler.label(
                 number, None if packed.labels is None else packed.labels[of.numpy()]
             )
-            settings = studio.how | {"candidates": what.candidates, "finished": finished}
-            return task.draw(studio.model, known[of], first=first, label=label, **settings)
+            settings = sampler.how | {"particles": what.particles, "finished": finished}
+            return task.draw(sampler.model, known[of], first=first, label=label, **settings)
 
-        growing = Growing(None, task.result)
-        versions = 1 if task.exact else what.candidates
-        x = studio.shared(len(originals) * how.count, run, growing, task.lines, versions)
-        if team.main:
+        versions, trace = 1 if task.exact else what.particles, Trace(None, task.result)
+        x = sampler.shared(len(originals) * how.count, run, trace, task.lines, versions)
+        if team.is_rank0:
             data = {"source": source, "reading": reading.given}
             data |= {"data": packed.description.sha256}
-            about = studio.about() | data | asdict(what)
+            about = sampler.about() | data | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))
             examples = f"{len(originals)} example{'s' * (len(originals) > 1)}"
             print(f"{out}: {examples}, {how.count} continuation{'s' * (how.count > 1)} of each")
@@ -93,10 +95,10 @@ class _Task:
         if not self.mask.all():
             self.windows.append((torch.from_numpy(self.mask[0]), 1))
         if self.slide is not None and self.frames is not None:
-            begun = self.shape.frames_in(self.mask.shape)
-            if begun >= self.frames and self.mask[self.shape.frames_at(0, self.frames)].all():
+            initial = self.shape.frames_in(self.mask.shape)
+            if initial >= self.frames and self.mask[self.shape.frames_at(0, self.frames)].all():
                 raise ConfigError(f"frames is {self.frames}, and all of them are kept: use more")
-            if further := self.slide.windows(begun, self.frames):
+            if further := self.slide.windows(initial, self.frames):
                 self.windows.append((self.slide.kept, further))
 
     @property
@@ -131,11 +133,11 @@ class _Task:
         """The examples to continue: clips of any length that hold what is to be kept."""
         if self.shape.window is None:
             packed = open_clips(source, scratch, reading, [1], limit=self.count)
-            return as_clips(packed, self.wanted, names)
+            return conform_clips(packed, self.wanted, names)
         least = 1 + int(np.flatnonzero(self._by_frame(self.mask).any(1))[-1])
         lengths = {max(least, length or 1) for length in (1, self.shape.window, self.frames)}
         packed = open_clips(source, scratch, reading, lengths, limit=self.count)
-        packed = as_clips(packed, self.wanted, names)
+        packed = conform_clips(packed, self.wanted, names)
         found = self.shape.frames_in((len(packed), *packed.row_shape))
         if found < least:
             raise DataError(
@@ -148,10 +150,10 @@ class _Task:
         """What is kept of the originals, -1 elsewhere."""
         if self.shape.window is None:
             return np.where(self.mask, originals, -1)
-        begun = self.shape.frames_in(self.mask.shape)
-        return np.where(self.mask, self._lasting(originals, begun), -1)
+        initial = self.shape.frames_in(self.mask.shape)
+        return np.where(self.mask, self._lasting(originals, initial), -1)
 
-    def draw(self, model: AxialTransformer, known: Tensor, **how: Any) -> Tensor:
+    def draw(self, model: Model, known: Tensor, **how: Any) -> Tensor:
         """Complete what is known, in one window or in several."""
         if self.slide is None or self.frames is None:
             return complete(model, known, **how)

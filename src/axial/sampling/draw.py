@@ -4,33 +4,31 @@ b batch, *axes the data axes, c channels, v values.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import torch
-from jaxtyping import Float, Float64, Int, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from axial.errors import InputError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
-from axial.models.causal import order
-from axial.models.config import ModelConfig, as_integer, as_temperature, check_choice
-from axial.errors import InputError
-from axial.sampling.decoder import Caches, Choose, Finished, GumbelMax, Noise, cache_bytes, walk
 from axial.models.likelihood import input_bytes
-from axial.sampling.levels import sensible_threads
-from axial.models.axial_transformer import AxialTransformer, check_integers, evaluating
-from axial.sampling.noise import gumbel
+from axial.models.protocol import Model, check_integers
+from axial.sampling.decoder import Decoder, GumbelMax, decoding
+from axial.sampling.kv_cache import cache_bytes, has_levels, level_model
+from axial.sampling.noise import SeededNoise, given_noise
+from axial.validation import as_integer, as_temperature, check_choice
 
 _WORKING_BYTES = 1 << 30
 """What a drawing may take on a CPU; on other devices it is a quarter of their memory."""
-_NOISE_AHEAD_CPU, _NOISE_AHEAD = 1 << 17, 1 << 24
-"""Numbers of noise computed together: what a CPU's cache holds, what keeps a GPU busy."""
-_NOISE_WORK = 100
-"""Operations that one of them takes."""
+
+Finished = Callable[[Int[Tensor, "count *axes c"]], None]
+"""Called with the pictures so far after each line; -1 is what is still missing."""
 
 
 def draw(
-    model: AxialTransformer,
+    model: Model,
     count: int,
     *,
     seed: int = 0,
@@ -50,127 +48,126 @@ def draw(
     is the exact conditional only if the kept elements are a prefix of `causal.order`, or the
     model's own given parts, which must be there. `label` and `context` may be one for all.
     `noise` (count, *axes, c, v) replaces the seed's own Gumbel noise; temperature 0 is argmax.
-    They are drawn `batch` at a time, the last batch filled up; without it, as many as fit
-    memory. `finished` is told of the whole request after every line, -1 where it is missing.
+    They are drawn `batch` at a time, the last batch filled up; default: as many as fit memory.
+    `finished` is called after each line, as `stream` yields; what it is given goes on changing.
     """
-    count = as_integer("count", count, at_least=1)
-    first = as_integer("first", first, at_least=0, below=(1 << 63) - count)
-    if batch is not None:
-        batch = as_integer("batch", batch, at_least=1)
-    seed = as_integer("seed", seed, at_least=0, below=1 << 64)
-    temperature = as_temperature(temperature)
-    check_choice("method", method, list(_METHODS))
-    config, device = model.config, next(model.parameters()).device
-    x = begun(model, count, given).to(device)
-    label, context = for_all(label, count), for_all(context, count)
-    model.check(x.clamp(min=0), label, context)
-    label = None if label is None else label.long()
-    wide = (count, *config.axes, config.channels, config.values)
-    check_tensors(noise=noise)
-    if noise is not None and (noise.shape != wide or not noise.is_floating_point()):
-        raise InputError(
-            f"noise has shape {tuple(noise.shape)} and type {noise.dtype}: give floating point "
-            f"numbers of shape {wide}"
-        )
-    if noise is not None and noise.isnan().any():
-        raise InputError("noise holds what is no number: minus infinity forbids a value")
-    if noise is not None and (noise.isneginf().all(-1) & (x < 0).to(noise.device)).any():
-        raise InputError("noise forbids every value of an element: leave it one")
-
-    batch = batch or min(count, draws_at_once(model))
-    caches = Caches(model, batch) if method == "cached" else None
-    for start in range(0, count, batch):
-        # The last batch repeats the last image: all have one size, and are recorded once.
-        rows = torch.arange(start, start + batch, device=device).clamp(max=count - 1)
-        told = [None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)]
-        if noise is None:
-            noise_of: Noise = _SeededNoise(seed, first + rows, config, temperature)
-        else:
-            noise_of = _recorded_noise(noise[rows.to(noise.device)].to(device), temperature)
-
-        def tell(seen: Tensor, start: int = start) -> None:
-            x[start : start + batch] = seen[: count - start]
+    request = Request(
+        model, count, seed, temperature, method, given, noise, label, context, first, batch
+    )
+    with decoding(model):
+        for x in request.lines():
             if finished is not None:
                 finished(x)
-
-        choose = GumbelMax(noise_of, device)
-        # Graphs and kernels go to the current device, whichever the model is on.
-        with (
-            evaluating(model),
-            torch.autocast(device.type, enabled=False),  # the precision is the model's own
-            torch.cuda.device(device if device.type == "cuda" else -1),
-        ):
-            _METHODS[method](model, x[rows], choose, *told, caches=caches, finished=tell)
-        if not choose.finite:
-            raise InputError(
-                "the model's logits are not finite numbers: its weights or the context are damaged"
-            )
     return x
 
 
-def draws_at_once(model: AxialTransformer) -> int:
+class Request:
+    """What is to be drawn: the arguments of `draw`, checked. `lines` draws it, each time anew."""
+
+    def __init__(
+        self,
+        model: Model,
+        count: int,
+        seed: int,
+        temperature: float,
+        method: str,
+        given: Tensor | None,
+        noise: Tensor | None,
+        label: Tensor | None,
+        context: Tensor | None,
+        first: int,
+        batch: int | None,
+    ) -> None:
+        self.model = model
+        self.count = as_integer("count", count, at_least=1)
+        self.first = as_integer("first", first, at_least=0, below=(1 << 63) - self.count)
+        if batch is not None:
+            batch = as_integer("batch", batch, at_least=1)
+        self.seed = as_integer("seed", seed, at_least=0, below=1 << 64)
+        self.temperature = as_temperature(temperature)
+        check_choice("method", method, ["cached", "semi-parallel", "naive"])
+        self.method = method
+        self.initial = initial(model, self.count, given)
+        label, self.context = (for_all(t, self.count) for t in (label, context))
+        model.check(self.initial.clamp(min=0), label, self.context)
+        self.label = None if label is None else label.long()
+        self.noise = noise
+        self._check_noise()
+        self.batch = batch or min(self.count, draws_at_once(model))
+
+    def _check_noise(self) -> None:
+        check_tensors(noise=self.noise)
+        if (noise := self.noise) is None:
+            return
+        wide = (*self.initial.shape, self.model.config.values)
+        if noise.shape != wide or not noise.is_floating_point():
+            raise InputError(
+                f"noise has shape {tuple(noise.shape)} and type {noise.dtype}: give floating "
+                f"point numbers of shape {wide}"
+            )
+        if noise.isnan().any():
+            raise InputError("noise holds what is no number: minus infinity forbids a value")
+        if (noise.isneginf().all(-1) & (self.initial < 0).to(noise.device)).any():
+            raise InputError("noise forbids every value of an element: leave it one")
+
+    def lines(self, *, careful: bool = False) -> Generator[Tensor, None, None]:
+        """Pause after each line that was not wholly given; show all pictures so far.
+
+        What is shown is one tensor that goes on being filled, at last what was asked for; where
+        nothing is missing it is shown once. Advance it inside `decoding`. Whether the logits are
+        finite numbers is asked after each batch, and if `careful` after each line.
+        """
+        device = next(self.model.parameters()).device
+        x = self.initial.to(device, copy=True)
+        decoder = Decoder(self.model, self.batch, self.method)
+        shown = False
+        for start in range(0, self.count, self.batch):
+            # The last batch repeats the last image: all have one size, and one CUDA graph.
+            rows = torch.arange(start, start + self.batch, device=device).clamp(max=self.count - 1)
+            label, context, noise = (
+                None if t is None else t[rows.to(t.device)].to(device)
+                for t in (self.label, self.context, self.noise)
+            )
+            if noise is None:
+                images, config = self.first + rows, self.model.config
+                choose = GumbelMax(SeededNoise(self.seed, images, config, self.temperature))
+            else:
+                choose = GumbelMax(given_noise(noise, self.temperature))
+            for seen in decoder.lines(x[rows], choose, label, context):
+                x[start : start + self.batch] = seen[: self.count - start]
+                if careful:
+                    decoder.check_finite()
+                shown = True
+                yield x
+            decoder.check_finite()
+        if not shown:
+            yield x
+
+
+def draws_at_once(model: Model) -> int:
     """How many examples to draw together so that memory stays bounded.
 
     It follows from the model and the device alone, so that a request is always split alike.
     """
-    config, weight = model.config, model.embedding.weight
+    config, weight = model.config, next(model.parameters())
     room = _WORKING_BYTES
     if weight.device.type == "cuda":
         room = torch.cuda.get_device_properties(weight.device).total_memory // 4
     activations = math.prod(config.plane_axes) * config.width * (8 + 2 * config.mlp_ratio)
     noise = 8 * 8 * config.plane_axes[-1] * config.values
     planes = input_bytes(config)
-    kept = cache_bytes(model) + noise + planes
+    kept = noise + planes + (cache_bytes(level_model(model)) if has_levels(model) else 0)
     return max(1, room // (activations * weight.element_size() + kept))
 
 
 def for_all(condition: Tensor | None, count: int) -> Tensor | None:
-    """Repeat the one label or context that serves every image."""
+    """Repeat the one label or context that stands for every image."""
     if isinstance(condition, Tensor) and condition.ndim and len(condition) == 1:
         return condition.expand(count, *condition.shape[1:])
     return condition
 
 
-class _SeededNoise:
-    """The seed's own noise, computed for some lines ahead: many small calls would cost more."""
-
-    def __init__(
-        self, seed: int, images: Int[Tensor, " b"], config: ModelConfig, temperature: float
-    ) -> None:
-        self.seed, self.images, self.values = seed, images, config.values
-        self.temperature = temperature
-        lines = order(config).view(-1, config.plane_axes[-1])
-        self.place = {int(line[0]): place for place, line in enumerate(lines)}
-        self.lines = lines.to(images.device)  # now: nothing is to wait for a copy later
-        ahead = _NOISE_AHEAD_CPU if images.device.type == "cpu" else _NOISE_AHEAD
-        self.at_once = max(1, ahead // (len(images) * self.lines.shape[1] * config.values))
-        self.ready: dict[int, Tensor] = {}
-
-    def __call__(self, line: Int[Tensor, " l"]) -> Float64[Tensor, "b l v"]:
-        place = self.place.get(int(line[0]))
-        if place is None or len(line) != self.lines.shape[1]:
-            return self._of(line)
-        if place not in self.ready:
-            elements = self.lines[place : place + self.at_once].flatten()
-            numbers = len(self.images) * len(elements) * self.values
-            with sensible_threads(numbers * _NOISE_WORK):
-                noise = torch.split(self._of(elements), len(line), 1)
-            self.ready = dict(enumerate(noise, place))
-        return self.ready.pop(place)
-
-    def _of(self, elements: Tensor) -> Tensor:
-        elements = elements.to(self.images.device)
-        return gumbel(self.seed, self.images, elements, self.values).mul_(self.temperature)
-
-
-def _recorded_noise(noise: Float[Tensor, "b *axes c v"], temperature: float) -> Noise:
-    scaled = noise.double().flatten(1, -2)
-    # What is forbidden or certain is so at temperature 0, too.
-    scaled = torch.where(scaled.isinf(), scaled, temperature * scaled)
-    return lambda line: scaled[:, line.to(noise.device)]
-
-
-def begun(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
+def initial(model: Model, count: int, given: Tensor | None) -> Tensor:
     """What is known before the first draw: -1 wherever a value is still missing."""
     config = model.config
     shape = (*config.axes, config.channels)
@@ -189,38 +186,3 @@ def begun(model: AxialTransformer, count: int, given: Tensor | None) -> Tensor:
         parts = f"the first {config.given_channels} channels and {config.given_steps} steps"
         raise InputError(f"this model continues {parts} of what it is given: put them into given=")
     return x
-
-
-def _draw_naive(
-    model: AxialTransformer,
-    x: Int[Tensor, "b *axes c"],
-    choose: Choose,
-    label: Tensor | None,
-    context: Tensor | None,
-    *,
-    caches: None,
-    finished: Finished,
-) -> None:
-    """Score everything anew for each element: slow, and what every faster way must equal.
-
-    Fills `x` in place.
-    """
-    channels, length = model.config.channels, model.config.plane_axes[-1]
-    flat = x.view(len(x), -1)
-    for place, element in enumerate(order(model.config).tolist(), 1):
-        missing = flat[:, element] < 0
-        if missing.any():
-            channel = torch.full((len(x),), element % channels, device=x.device)
-            logits = model.channel_logits(x.clamp(min=0), channel, label, context)
-            answer = choose(torch.tensor([element]))
-            value = answer(0, logits.flatten(1, -2)[:, element // channels])
-            flat[:, element] = torch.where(missing, value, flat[:, element])
-        if place % length == 0:
-            finished(x)
-
-
-_METHODS: dict[str, Callable[..., None]] = {
-    "cached": walk,
-    "semi-parallel": walk,
-    "naive": _draw_naive,
-}

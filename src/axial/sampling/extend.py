@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from axial.errors import ConfigError, InputError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
-from axial.sampling.complete import complete, kept_part, weighs
-from axial.models.config import ModelConfig, as_integer, as_temperature
-from axial.errors import ConfigError, InputError
-from axial.models.axial_transformer import AxialTransformer, check_integers
+from axial.models.config import ModelConfig
+from axial.models.protocol import Model, check_integers
+from axial.sampling.complete import complete, kept_part, needs_particle_filter
+from axial.validation import as_integer, as_temperature
 
 _NEXT_WINDOW = 1 << 40
 """From the number whose noise draws a window of a clip to that of its next window."""
@@ -45,11 +46,11 @@ class Sliding:
         """What a further window keeps."""
         return kept_part(self.config, keep=self.overlap, keep_channels=None)
 
-    def windows(self, begun: int, frames: int) -> int:
-        """How many further windows lead from `begun` frames to at least `frames`."""
-        return max(0, -(-(frames - begun) // (self.length - self.overlap)))
+    def windows(self, reached: int, frames: int) -> int:
+        """How many further windows lead from `reached` frames to at least `frames`."""
+        return max(0, -(-(frames - reached) // (self.length - self.overlap)))
 
-    def begun(self, start: Shaped[Tensor, "..."]) -> int:
+    def initial_frames(self, start: Shaped[Tensor, "..."]) -> int:
         """How many frames some clips have; refused if they are none that the model takes."""
         check_tensors(start=start)
         count = self.shape.frames_in(start.shape) if start.ndim > 1 else 0
@@ -63,11 +64,11 @@ class Sliding:
         check_integers("start", start, at_least=-1, below=self.config.values)
         return count
 
-    def opened(self, begun: Int[Tensor, " b *shorter"]) -> Int[Tensor, "b *axes c"]:
+    def window(self, initial: Int[Tensor, " b *shorter"]) -> Int[Tensor, "b *axes c"]:
         """A window that begins with some frames, and -1 for those that are to be drawn."""
-        whole = (len(begun), *self.config.axes, self.config.channels)
-        window = torch.full(whole, -1, device=begun.device)
-        window[self.shape.frames_at(0, self.shape.frames_in(begun.shape))] = begun
+        whole = (len(initial), *self.config.axes, self.config.channels)
+        window = torch.full(whole, -1, device=initial.device)
+        window[self.shape.frames_at(0, self.shape.frames_in(initial.shape))] = initial
         return window
 
     def _given_frames(self) -> int:
@@ -84,7 +85,7 @@ class Sliding:
 
 
 def prolong(
-    model: AxialTransformer,
+    model: Model,
     start: Shaped[Tensor, " b *shorter"],
     frames: int,
     *,
@@ -97,30 +98,30 @@ def prolong(
     `start` holds the first frames of each clip, at least those that the model is given, in the
     form that it takes: (b, t, h, w, c), or (b, h, w, t * c) with frames as channels. Up to one
     window of them may hold -1 where a value is to be drawn. Each further window keeps the last
-    `overlap` frames of what there is, half of its own unless told. `how` goes to `complete`.
+    `overlap` frames of what there is; default: half of its own. `how` goes to `complete`.
     Window w of clip i takes the noise of image i + w * 2**40, so that no two share any.
     """
     if how.get("noise") is not None:
-        raise ConfigError("noise= serves one window only: use seed= for clips of several")
+        raise ConfigError("noise= is supported for one window only: use seed= for clips of several")
     slide, frames = Sliding(model.config, overlap), as_integer("frames", frames, at_least=1)
-    begun = slide.begun(start)
+    initial = slide.initial_frames(start)
     shape = slide.shape
     x, number = start.long().to(next(model.parameters()).device), first
     whole = bool((x >= 0).all())
-    if begun > slide.length and not whole:
+    if initial > slide.length and not whole:
         raise InputError(
-            f"start holds -1 in {begun} frames: only {slide.length}, one window, can be completed"
+            f"start holds -1 in {initial} frames: only {slide.length}, one window, can be completed"
         )
-    if slide.windows(max(begun, slide.length), frames):  # all is refused before any is drawn
-        candidates = as_integer("candidates", how.get("candidates", 1), at_least=1)
+    if slide.windows(max(initial, slide.length), frames):  # all is refused before any is drawn
+        particles = as_integer("particles", how.get("particles", 1), at_least=1)
         temperature = as_temperature(how.get("temperature", 1.0))
-        weighs(model.config, slide.kept[None], candidates, temperature)
-    if begun < slide.length or not whole:
-        x = complete(model, slide.opened(x), first=number, **how)
+        needs_particle_filter(model.config, slide.kept[None], particles, temperature)
+    if initial < slide.length or not whole:
+        x = complete(model, slide.window(x), first=number, **how)
         number += _NEXT_WINDOW
     while (reached := shape.frames_in(x.shape)) < frames:
         last = x[shape.frames_at(reached - slide.overlap, reached)]
-        drawn = complete(model, slide.opened(last), first=number, **how)
+        drawn = complete(model, slide.window(last), first=number, **how)
         new = drawn[shape.frames_at(slide.overlap, slide.length)]
         x = torch.cat([x, new], -1 if shape.stacked_frames > 1 else 1)
         number += _NEXT_WINDOW

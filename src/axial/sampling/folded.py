@@ -1,4 +1,4 @@
-"""What a block becomes where its elements come one by one: folded weights, and a memory.
+"""What a block becomes where its elements come one by one: folded weights, and a KV cache.
 
 b batch, l length of a line, n heads, s query key value, e width of a head, r batch and heads.
 """
@@ -43,7 +43,7 @@ class FoldedBlock:
     """The dense layers of a block, with norms, attention's scale and the nonlinearity's in them.
 
     x sigmoid(1.702 x) = silu(1.702 x) / 1.702. `attention` is the block's own: it knows how its
-    features lie, and mixes what has been folded.
+    features lie, and attends with what has been folded.
     """
 
     def __init__(self, block: Block) -> None:
@@ -64,7 +64,7 @@ class FoldedBlock:
         return [*self.to_qkv, *self.to_out, *self.mlp_in, *self.mlp_out]
 
 
-class Memory:
+class InnerKVCache:
     """Queries, keys and values of the elements of a line, for one block.
 
     What lies beyond the element being drawn counts for nothing, as long as it is finite.

@@ -1,6 +1,6 @@
 """The inner step as few CUDA kernels: dense with its norm, attention to a cache, the choice.
 
-`pass_block` and `choose` do what their namesakes in lines.py do, in fewer launches: drawing
+`pass_block` and `choose` do what their namesakes in levels.py do, in fewer launches: drawing
 element by element is bound by the number of kernels and by reading the weights once. Which
 element it is, only the device knows.
 Everything is accumulated in float32. From Hopper on, a kernel is set up and reads its weights while
@@ -19,9 +19,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import cuda
 
-from axial.models.attention import LineCache
-from axial.sampling.folded import Folded, FoldedBlock
+from axial.models.attention import KVCache
 from axial.models.layers import NORM_EPS
+from axial.sampling.folded import Folded, FoldedBlock
 
 SMALLEST_STEP = 16
 """Inputs of a dense layer must be a multiple of this."""
@@ -95,7 +95,7 @@ def _fetch(columns, LENGTH: tl.constexpr):
     )
 
 
-def pass_block(x: Tensor, block: FoldedBlock, cache: LineCache, place: Tensor) -> Tensor:
+def pass_block(x: Tensor, block: FoldedBlock, cache: KVCache, place: Tensor) -> Tensor:
     """Take the element (b, d) at `place` through a block; the cache takes it in."""
     qkv = dense(x, block.to_qkv, normed=True).view(len(x), 1, 1, block.heads, 3, -1)
     q, k, v = qkv.unbind(-2)
@@ -352,7 +352,7 @@ def attend_next(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cache: LineCache,
+    cache: KVCache,
     place: Tensor,
     *,
     steps: int = 8,

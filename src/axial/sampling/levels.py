@@ -2,7 +2,7 @@
 
 A CPU takes one step of an outer level on folded weights, and small steps on one thread. On a CUDA
 device a whole line, choices included, is recorded once and then replayed for every line: nothing
-inside it waits for the host. Where Triton is there, bf16 models take kernel_levels.py instead.
+inside it waits for the host. Where Triton is there, bf16 models take levels_triton.py instead.
 
 b batch, l length of a line, s its first steps, d width, v values, n heads, e width of a head, *slab
 the faster axes of an outer level, r lines, f faster axes folded, m known steps.
@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from axial.models.attention import LineCache
-from axial.sampling.folded import Folded, FoldedBlock, Memory, fold
+from axial.models.attention import KVCache
 from axial.models.layers import LSTM, NORM_EPS, Blocks
-from axial.models.axial_transformer import AxialTransformer
-from axial.system.cuda_graph import Recording
+from axial.models.protocol import LevelModel
+from axial.sampling.folded import Folded, FoldedBlock, InnerKVCache, fold
+from axial.system.cuda_graph import CudaGraph
 
 _WORTH_THREADS = 3e6
 """Products of a call below which a second thread costs more than it brings: it must be waited
@@ -31,16 +31,16 @@ _FEW_KEYS = 1 << 20
 
 
 def pass_block(
-    x: Float[Tensor, "b d"], block: FoldedBlock, memory: Memory, j: int
+    x: Float[Tensor, "b d"], block: FoldedBlock, cache: InnerKVCache, j: int
 ) -> Float[Tensor, "b d"]:
-    """Take element j through a block; `x` may be overwritten, the memory takes the element in."""
+    """Take element j through a block; `x` may be overwritten, the cache takes the element in."""
     to_qkv, to_out = block.to_qkv, block.to_out
-    row, mask, q, k, v = memory.until(j)
+    row, mask, q, k, v = cache.until(j)
     normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
     torch.addmm(to_qkv.bias, normed, to_qkv.weight, out=row)
     scores = torch.bmm(q, k) if mask is None else torch.baddbmm(mask, q, k)
-    torch.bmm(scores.softmax(-1), v, out=memory.seen_rle)
-    x.addmm_(memory.seen, to_out.weight).add_(to_out.bias)
+    torch.bmm(scores.softmax(-1), v, out=cache.seen_rle)
+    x.addmm_(cache.seen, to_out.weight).add_(to_out.bias)
     return _add_mlp(x, block)
 
 
@@ -73,10 +73,10 @@ def choose(
     return table.index_select(0, place).add_(base[:, min(j + 1, line.shape[1] - 1)])
 
 
-class Step:
+class OuterStep:
     """One step of an outer level on a CPU: its masked axis in the caches, its faster ones there."""
 
-    def __init__(self, decoder: Blocks, caches: list[LineCache | None]) -> None:
+    def __init__(self, decoder: Blocks, caches: list[KVCache | None]) -> None:
         self.caches = caches
         self.blocks = [FoldedBlock(block) for block in decoder]
 
@@ -93,7 +93,7 @@ class Step:
             if cache is not None and k.numel() < _FEW_KEYS:
                 seen = _attend_by_sums(q, k, v)
             else:
-                seen = block.attention.mix(q, k, v, causal=False, scale=1.0)
+                seen = block.attention.attend(q, k, v, causal=False, scale=1.0)
             x.addmm_(seen.reshape(x.shape), block.to_out.weight).add_(block.to_out.bias)
             _add_mlp(x, block)
         return x.view(*grid, -1)
@@ -112,21 +112,21 @@ def all_finite(logits: Float[Tensor, "..."]) -> Bool[Tensor, ""]:
     return logits.sum(dtype=torch.promote_types(logits.dtype, torch.float32)).isfinite()
 
 
-class Line:
+class InnerLevel:
     """The inner level of a model for one batch size: a line at a time, whatever was before it."""
 
-    def __init__(self, model: AxialTransformer, batch: int) -> None:
+    def __init__(self, model: LevelModel, batch: int) -> None:
         config, weight = model.config, model.embedding.weight.detach()
         self.length, self.table = config.plane_axes[-1], weight
         self.to_logits = fold(model.to_logits, model.norm)
         self.logits = weight.new_zeros(self.length, batch, config.values)
         decoder = model.inner_decoder
-        self.decoder: _Attending | _Recurrent
+        self.decoder: _InnerBlocks | _InnerLSTM
         if isinstance(decoder, LSTM):
-            self.decoder = _Recurrent(decoder)
+            self.decoder = _InnerLSTM(decoder)
         else:
-            self.decoder = _Attending(decoder, batch, self.length)
-        self.recording: Recording | None = None
+            self.decoder = _InnerBlocks(decoder, batch, self.length)
+        self.cuda_graph: CudaGraph | None = None
 
     def draw(
         self,
@@ -141,10 +141,10 @@ class Line:
         logits were finite numbers.
         """
         if line.device.type == "cuda":
-            if self.recording is None:
-                self.recording = Recording(self._choose_along, line, base, noise)
-            self.recording.replay(line, base, noise)
-            line.copy_(self.recording.buffers[0])
+            if self.cuda_graph is None:
+                self.cuda_graph = CudaGraph(self._choose_along, line, base, noise)
+            self.cuda_graph.replay(line, base, noise)
+            line.copy_(self.cuda_graph.buffers[0])
         else:
             with torch.inference_mode():  # calls are cheaper in it than without gradients
                 self._choose_on_cpu(line, base, start, noise)
@@ -160,20 +160,22 @@ class Line:
         scores = torch.empty_like(noises[0], memory_format=torch.contiguous_format)
         argmax = scores.numpy().argmax  # for a few rows much faster than torch's
         chosen = [place.numpy() for place in places]
+        table, length = self.table, self.length  # an error that is kept must not keep the caches
 
         def put(j: int, logits: Tensor) -> Tensor:
             torch.add(noises[j], logits, out=scores)
             argmax(-1, chosen[j])
-            x = self.table.index_select(0, places[j])
-            return x.add_(bases[j + 1]) if j + 1 < self.length else x
+            x = table.index_select(0, places[j])
+            return x.add_(bases[j + 1]) if j + 1 < length else x
 
         self._pass_along(line, base, start, put)
 
     def _choose_along(self, line: Tensor, base: Tensor, noise: Tensor) -> None:
         """Draw without asking the host for anything."""
+        table = self.table
 
         def put(j: int, logits: Tensor) -> Tensor:
-            return choose(logits, noise, line, self.table, base, j)
+            return choose(logits, noise, line, table, base, j)
 
         self._pass_along(line, base, 0, put)
 
@@ -185,10 +187,11 @@ class Line:
         answer: Callable[[int, Tensor], Tensor],
     ) -> None:
         """Fill `line` where it is -1 with what `answer(j, logits)` says."""
+        table, last = self.table, self.length - 1
 
         def put(j: int, logits: Tensor) -> Tensor:
             line[:, j] = torch.where(line[:, j] < 0, answer(j, logits.clone()), line[:, j])
-            return self.table[line[:, j]] + base[:, min(j + 1, self.length - 1)]
+            return table[line[:, j]] + base[:, min(j + 1, last)]
 
         self._pass_along(line, base, start, put)
 
@@ -224,29 +227,29 @@ def sensible_threads(work: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-class _Attending:
+class _InnerBlocks:
     """Masked attention blocks along the line."""
 
     def __init__(self, blocks: Blocks, batch: int, length: int) -> None:
         self.blocks = [FoldedBlock(block) for block in blocks]
-        self.memories = [Memory(block, batch, length) for block in self.blocks]
+        self.caches = [InnerKVCache(block, batch, length) for block in self.blocks]
 
     def step(self, x: Tensor, j: int) -> Tensor:
-        for block, memory in zip(self.blocks, self.memories, strict=True):
-            x = pass_block(x, block, memory, j)
+        for block, cache in zip(self.blocks, self.caches, strict=True):
+            x = pass_block(x, block, cache, j)
         return x
 
     def fill(self, x: Tensor) -> None:
-        for block, memory in zip(self.blocks, self.memories, strict=True):
-            x = _pass_several(x, block, memory)
+        for block, cache in zip(self.blocks, self.caches, strict=True):
+            x = _pass_several(x, block, cache)
 
 
-def _pass_several(x: Tensor, block: FoldedBlock, memory: Memory) -> Tensor:
+def _pass_several(x: Tensor, block: FoldedBlock, cache: InnerKVCache) -> Tensor:
     """Take the first elements (b, s, d) of a line through a block at once."""
     batch, steps, width = x.shape
     normed = F.layer_norm(x, (width,), eps=NORM_EPS)
     rows = normed @ block.to_qkv.weight + block.to_qkv.bias
-    memory.rows[:steps] = rows.transpose(0, 1)
+    cache.rows[:steps] = rows.transpose(0, 1)
     q, k, v = rows.view(batch, steps, block.heads, 3, -1).permute(3, 0, 2, 1, 4)
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
     x = x + seen.transpose(1, 2).flatten(2) @ block.to_out.weight + block.to_out.bias
@@ -254,7 +257,7 @@ def _pass_several(x: Tensor, block: FoldedBlock, memory: Memory) -> Tensor:
     return x + F.silu(hidden) @ block.mlp_out.weight + block.mlp_out.bias
 
 
-class _Recurrent:
+class _InnerLSTM:
     """An LSTM along the line."""
 
     def __init__(self, decoder: LSTM) -> None:
@@ -266,14 +269,14 @@ class _Recurrent:
         self.states: tuple[Tensor, Tensor]
 
     def step(self, x: Tensor, j: int) -> Tensor:
-        hidden, memory = self.states if j else (torch.zeros_like(x), torch.zeros_like(x))
+        hidden, cell = self.states if j else (torch.zeros_like(x), torch.zeros_like(x))
         gates = F.linear(torch.cat([x, hidden], 1), self.weight, self.bias)
         take, keep, new, show = gates.chunk(4, 1)
-        memory = keep.sigmoid() * memory + take.sigmoid() * new.tanh()
-        hidden = show.sigmoid() * memory.tanh()
-        self.states = hidden, memory
+        cell = keep.sigmoid() * cell + take.sigmoid() * new.tanh()
+        hidden = show.sigmoid() * cell.tanh()
+        self.states = hidden, cell
         return hidden
 
     def fill(self, x: Tensor) -> None:
-        _, (hidden, memory) = self.lstm(x)
-        self.states = hidden[0], memory[0]
+        _, (hidden, cell) = self.lstm(x)
+        self.states = hidden[0], cell[0]

@@ -1,4 +1,4 @@
-"""The levels of a decoder where the kernels of kernels.py serve them, step by step.
+"""The levels of a decoder on the kernels of inner_step_triton.py, step by step.
 
 A step is recorded once as a CUDA graph. Which step it is, a number on the device says, so that the
 same graph is replayed for every step of its axis.
@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int, Int32
 from torch import Tensor
 
-from axial.models.attention import LineCache
-from axial.system.devices import runs_triton
-from axial.sampling.folded import Folded, FoldedBlock, fold
+from axial.models.attention import KVCache
 from axial.models.layers import Blocks
-from axial.models.axial_transformer import AxialTransformer
-from axial.system.cuda_graph import Recording
+from axial.models.protocol import LevelModel
+from axial.sampling.folded import Folded, FoldedBlock, fold
+from axial.system.cuda_graph import CudaGraph
+from axial.system.devices import runs_triton
 
 
-def fast_kernels(model: AxialTransformer) -> ModuleType | None:
-    """Those of kernels.py, where they serve this model."""
+def fast_kernels(model: LevelModel) -> ModuleType | None:
+    """Those of inner_step_triton.py, where they support this model."""
     weight, config = model.embedding.weight, model.config
     if runs_triton(weight.device):
         from axial.sampling import inner_step_triton as kernels
@@ -34,22 +34,20 @@ def fast_kernels(model: AxialTransformer) -> ModuleType | None:
     return None
 
 
-class KernelStep:
+class TritonOuterStep:
     """One step of an outer level: its masked axis in the caches, its faster axes all there."""
 
-    def __init__(
-        self, decoder: Blocks, caches: list[LineCache | None], kernels: ModuleType
-    ) -> None:
+    def __init__(self, decoder: Blocks, caches: list[KVCache | None], kernels: ModuleType) -> None:
         self.caches, self.kernels = caches, kernels
         self.blocks = [FoldedBlock(block) for block in decoder]
-        self.recording: Recording | None = None
+        self.cuda_graph: CudaGraph | None = None
 
     def advance(self, x: Float[Tensor, "b *slab d"], start: int) -> Float[Tensor, "b *slab d"]:
         """What `Blocks.advance` does with one step."""
         place = torch.full((), start, dtype=torch.int32, device=x.device)
-        if self.recording is None:
-            self.recording = Recording(self._pass, x, place)
-        return cast(Tensor, self.recording.replay(x, place))
+        if self.cuda_graph is None:
+            self.cuda_graph = CudaGraph(self._pass, x, place)
+        return cast(Tensor, self.cuda_graph.replay(x, place))
 
     def _pass(
         self, x: Float[Tensor, "b *slab d"], place: Int32[Tensor, ""]
@@ -60,7 +58,7 @@ class KernelStep:
         for block, cache in zip(self.blocks, self.caches, strict=True):
             q, k, v = block.attention.parts(_dense(normed, block.to_qkv).view(*grid, -1))
             if cache is None:
-                seen = block.attention.mix(q, k, v, causal=False, scale=1.0)
+                seen = block.attention.attend(q, k, v, causal=False, scale=1.0)
             else:
                 seen = kernels.attend_next(q, k, v, cache, place)
             x, normed = kernels.add_and_normalize(x, _dense(seen.reshape(x.shape), block.to_out))
@@ -73,17 +71,17 @@ def _dense(x: Tensor, layer: Folded) -> Tensor:
     return torch.addmm(layer.bias, x, layer.weight)
 
 
-class KernelLine:
-    """What `lines.Line` is, for masked attention blocks on a CUDA device."""
+class TritonInnerLevel:
+    """What `levels.InnerLevel` is, for masked attention blocks on a CUDA device."""
 
-    def __init__(self, model: AxialTransformer, batch: int, kernels: ModuleType) -> None:
+    def __init__(self, model: LevelModel, batch: int, kernels: ModuleType) -> None:
         assert isinstance(model.inner_decoder, Blocks)
         config, table = model.config, model.embedding.weight.detach()
         self.kernels, self.table, self.length = kernels, table, config.plane_axes[-1]
         self.to_logits = fold(model.to_logits, model.norm)
         self.blocks = [FoldedBlock(block) for block in model.inner_decoder]
         room = (batch, self.length, 1, config.heads, config.width // config.heads)
-        self.caches = [LineCache(table.new_empty(room), table.new_empty(room)) for _ in self.blocks]
+        self.caches = [KVCache(table.new_empty(room), table.new_empty(room)) for _ in self.blocks]
         self.line = torch.zeros(batch, self.length, dtype=torch.long, device=table.device)
         self.base = table.new_zeros(batch, self.length, config.width)
         self.noise = table.new_zeros(batch, self.length, config.values, dtype=torch.float64)
@@ -91,7 +89,7 @@ class KernelLine:
         self.logits = table.new_zeros(batch, config.values, dtype=torch.float32)
         self.place = torch.zeros((), dtype=torch.int32, device=table.device)
         self.broken = torch.zeros((), dtype=torch.int32, device=table.device)
-        self.recording: Recording | None = None
+        self.cuda_graph: CudaGraph | None = None
 
     def draw(
         self,
@@ -104,13 +102,13 @@ class KernelLine:
 
         Returns whether all logits were finite numbers. What is known is stepped through too.
         """
-        if self.recording is None:
+        if self.cuda_graph is None:
             self.place.zero_()  # after `ask` it is beyond the line, and recording writes there
-            self.recording = Recording(self._choose_next)
+            self.cuda_graph = CudaGraph(self._choose_next)
         self._begin(line, base)
         self.noise.copy_(noise)
         for _ in range(self.length):
-            self.recording.replay()
+            self.cuda_graph.replay()
         line.copy_(self.line)
         return self.broken == 0
 

@@ -3,16 +3,72 @@
 Threefry-2x32 with 20 rounds, a counter-based generator, keyed twice: the seed turns an image's
 index into a key, and that key turns (element, value) into 64 bits, of which 52 become a uniform
 number in the open interval. All in 32-bit integers that wrap, so every device agrees to the bit.
+
+b batch, l length of a line, e elements, v values.
 """
 
-from jaxtyping import Float64, Int32, Int64
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Float64, Int, Int32, Int64
 from torch import Tensor, add, arange, bitwise_right_shift, float64, int32
 
+from axial.models.causal import order
+from axial.models.config import ModelConfig
+from axial.sampling.levels import sensible_threads
 from axial.system.devices import runs_triton
+
+Noise = Callable[[Int[Tensor, " l"]], Float64[Tensor, "b l v"]]
+"""Noise for each value of the elements of a line, by their flat indices into (*axes, c)."""
+
+_AHEAD_CPU, _AHEAD = 1 << 17, 1 << 24
+"""Numbers of noise computed together: what a CPU's cache holds, what keeps a GPU busy."""
+_WORK = 100
+"""Operations that one of them takes."""
 
 _WORD = 0xFFFFFFFF
 _PARITY = 0x1BD11BDA
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+
+
+class SeededNoise:
+    """The seed's own noise, computed for some lines ahead: many small calls would cost more."""
+
+    def __init__(
+        self, seed: int, images: Int[Tensor, " b"], config: ModelConfig, temperature: float
+    ) -> None:
+        self.seed, self.images, self.values = seed, images, config.values
+        self.temperature = temperature
+        lines = order(config).view(-1, config.plane_axes[-1])
+        self.place = {int(line[0]): place for place, line in enumerate(lines)}
+        self.lines = lines.to(images.device)  # now: nothing is to wait for a copy later
+        ahead = _AHEAD_CPU if images.device.type == "cpu" else _AHEAD
+        self.at_once = max(1, ahead // (len(images) * self.lines.shape[1] * config.values))
+        self.ready: dict[int, Tensor] = {}
+
+    def __call__(self, line: Int[Tensor, " l"]) -> Float64[Tensor, "b l v"]:
+        place = self.place.get(int(line[0]))
+        if place is None or len(line) != self.lines.shape[1]:
+            return self._of(line)
+        if place not in self.ready:
+            elements = self.lines[place : place + self.at_once].flatten()
+            numbers = len(self.images) * len(elements) * self.values
+            with sensible_threads(numbers * _WORK):
+                noise = torch.split(self._of(elements), len(line), 1)
+            self.ready = dict(enumerate(noise, place))
+        return self.ready.pop(place)
+
+    def _of(self, elements: Tensor) -> Tensor:
+        elements = elements.to(self.images.device)
+        return gumbel(self.seed, self.images, elements, self.values).mul_(self.temperature)
+
+
+def given_noise(noise: Float[Tensor, "b *axes c v"], temperature: float) -> Noise:
+    """Noise that a caller made, for the elements in memory order."""
+    scaled = noise.double().flatten(1, -2)
+    # What is forbidden or certain is so at temperature 0, too.
+    scaled = torch.where(scaled.isinf(), scaled, temperature * scaled)
+    return lambda line: scaled[:, line.to(noise.device)]
 
 
 def gumbel(

@@ -16,16 +16,18 @@ from torch import Tensor
 
 import axial
 from axial.checkpoints.model_folder import fingerprint, load
-from axial.models.config import DataShape, SampleConfig
 from axial.data.packed import Array
-from axial.system.files import check_place
 from axial.errors import ConfigError, DataError
-from axial.models.axial_transformer import AxialTransformer
-from axial.media.output import Output, Shown, write_moving
-from axial.media.tiles import sheet
+from axial.media.moving import write_moving
+from axial.media.output import Output, Shown
+from axial.media.sheets import sheet_pixels
+from axial.models.protocol import Model
+from axial.sampling.config import SampleConfig
+from axial.sampling.draw import draw, draws_at_once
+from axial.shape import DataShape
+from axial.system.files import check_place
 from axial.system.progress import counting
 from axial.system.ranks import Ranks, ranks
-from axial.sampling.draw import draw, draws_at_once
 
 _BATCH_CPU, _BATCH = 16, 64
 _SHOWN, _FRAMES = 16, 100
@@ -37,28 +39,28 @@ def sample(
 ) -> None:
     """Draw examples from a checkpoint, and write them."""
     with ranks(device) as team:
-        studio = Studio(checkpoint, how, team)
-        config = studio.model.config
-        output = Output(out, config.data)
+        sampler = Sampler(checkpoint, how, team)
+        config = sampler.model.config
+        output = Output(out, config.data, overwrite=how.overwrite)
         output.check_size(Shown(x=blank(how.count, config.data)))
-        growing = Growing(trace, config.data)
+        frames = Trace(trace, config.data, overwrite=how.overwrite)
         if trace is not None and trace.resolve() == out.resolve():
             raise DataError(f"{trace}: is what is drawn itself; name another file for the trace")
         if config.given_channels or config.given_steps:
             raise ConfigError(f"{checkpoint}: continues what it is given; use axial complete")
 
         def run(first: int, count: int, finished: Callable[[Tensor], None]) -> Tensor:
-            label = studio.label(torch.arange(first, first + count))
+            label = sampler.label(torch.arange(first, first + count))
             return draw(
-                studio.model, count, first=first, label=label, finished=finished, **studio.how
+                sampler.model, count, first=first, label=label, finished=finished, **sampler.how
             )
 
         lines = config.planes * math.prod(config.plane_axes[:-1])
-        x = studio.shared(how.count, run, growing, lines)
-        if team.main:
-            output.write(x, studio.about())
-            growing.write()
-            print(f"{out}: {how.count} drawn, batch {studio.batch}, seed {how.seed}")
+        x = sampler.shared(how.count, run, frames, lines)
+        if team.is_rank0:
+            output.write(x, sampler.about())
+            frames.write()
+            print(f"{out}: {how.count} drawn, batch {sampler.batch}, seed {how.seed}")
 
 
 def blank(count: int, shape: DataShape) -> Array:
@@ -66,7 +68,7 @@ def blank(count: int, shape: DataShape) -> Array:
     return np.broadcast_to(np.int64(0), (count, *shape.axes, shape.channels))
 
 
-class Studio:
+class Sampler:
     """A model in its precision on its device, and the settings of `draw`."""
 
     def __init__(self, checkpoint: Path | str, how: SampleConfig, team: Ranks) -> None:
@@ -75,7 +77,7 @@ class Studio:
         self.fingerprint = fingerprint(model)
         on_cpu = team.device.type == "cpu"
         self.precision = how.precision or ("float32" if on_cpu else "bfloat16")
-        self.model: AxialTransformer = model.to(getattr(torch, self.precision))
+        self.model: Model = model.to(getattr(torch, self.precision))
         batch = how.batch or (_BATCH_CPU if on_cpu else _BATCH)
         self.batch = min(batch, draws_at_once(self.model))
         self.how: dict[str, Any] = {
@@ -107,7 +109,7 @@ class Studio:
         self,
         count: int,
         run: Callable[[int, int, Callable[[Tensor], None]], Tensor],
-        growing: "Growing",
+        trace: "Trace",
         lines: int,
         versions: int = 1,
     ) -> Array:
@@ -115,19 +117,19 @@ class Studio:
 
         Of each example so many versions are drawn.
         """
-        shape, team = growing.shape, self.team
+        shape, team = trace.shape, self.team
         x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
-        if self.asked.batch is None and (few := count * versions) < self.batch and team.main:
+        if self.asked.batch is None and (few := count * versions) < self.batch and team.is_rank0:
             print(
-                f"a batch of {self.batch} is filled up to draw {few}; --batch {few} takes less "
-                f"time, and may give another picture, by rounding",
+                f"a batch of {self.batch} is padded to draw {few}; --batch {few} takes less time, "
+                f"but rounding may change a picture",
                 file=sys.stderr,
             )
         first, stop = share(count, self.batch, team.rank, team.count)
         lines *= -(-(stop - first) * versions // self.batch)
         if first < stop:
-            with counting("lines drawn", lines, shown=team.main) as tell:
-                x[first:stop] = run(first, stop - first, growing.watch(tell, lines))
+            with counting("lines drawn", lines, shown=team.is_rank0) as tell:
+                x[first:stop] = run(first, stop - first, trace.progress(tell, lines))
         return team.sum(x).cpu().numpy()
 
     def about(self) -> dict[str, Any]:
@@ -147,23 +149,23 @@ class Studio:
 def share(count: int, batch: int, rank: int, ranks: int) -> tuple[int, int]:
     """The first image of a rank and the first that is not its own: whole batches, in order."""
     batches = -(-count // batch)
-    # Rounded up, so that the main rank, which shows how far it is, has some if there are any.
+    # Rounded up, so that rank 0, which shows the progress, has some if there are any.
     first, stop = (-(-batches * part // ranks) * batch for part in (rank, rank + 1))
     return min(first, count), min(stop, count)
 
 
-class Growing:
-    """Looks at the first pictures while they are drawn, and writes what it saw as a .gif."""
+class Trace:
+    """The first pictures while they are drawn, written as a .gif."""
 
-    def __init__(self, path: Path | None, shape: DataShape) -> None:
+    def __init__(self, path: Path | None, shape: DataShape, *, overwrite: bool = False) -> None:
         if path is not None and (path.suffix.lower() != ".gif" or not path.parent.is_dir()):
-            raise DataError(f"{path}: no place for a trace; name a .gif in a folder that is there")
+            raise DataError(f"{path}: not a .gif path in an existing folder; name one for --trace")
         if path is not None:
-            check_place(path)
+            check_place(path, overwrite=overwrite)
         self.path, self.shape = path, shape
         self.frames: list[Array] = []
 
-    def watch(self, tell: Callable[[int], None], lines: int) -> Callable[[Tensor], None]:
+    def progress(self, tell: Callable[[int], None], lines: int) -> Callable[[Tensor], None]:
         """What `draw` is to call after each of its lines."""
         done, every = 0, -(-lines // _FRAMES)
 
@@ -174,7 +176,7 @@ class Growing:
             if self.path is not None and (done % every == 0 or done == lines):
                 shown = x[:_SHOWN].clamp(min=0).cpu().numpy()
                 frames = self.shape.stacked_frames
-                self.frames.append(sheet(shown, values=self.shape.values, frames=frames))
+                self.frames.append(sheet_pixels(shown, values=self.shape.values, frames=frames))
 
         return finished
 
