@@ -15,19 +15,18 @@ import formats
 import numpy as np
 import pytest
 import torch
-from conftest import both_ranks, config, tiny_model
+from conftest import both_ranks, config, fails, tiny_model
+from packed_arrays import FACTS, whole, write_test_set
 from PIL import Image
-from test_cli import fails
-from test_data import FACTS
-from test_evaluation import whole, write
 
 import axial
 from axial import bits, element_bits, evaluate, save
 from axial.cli.main import main
 from axial.data.packed import PackedWriter, hash_labels
 from axial.data.packing import pack
-from axial.media.tiles import write_map, write_sheet
 from axial.data.sources.options import ReadOptions
+from axial.media.maps import write_map
+from axial.media.sheets import write_sheet
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +126,7 @@ def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
 @pytest.mark.parametrize("split", [None, "test"])
 def test_a_packed_array_that_was_trained_on_has_no_test_part(split, run, tmp_path, capsys):
     x = np.zeros((9, 8, 8, 1), np.uint8)
-    write(tmp_path / "mine.npy", x, np.arange(9), 10, split=split, values=17)
+    write_test_set(tmp_path / "mine.npy", x, np.arange(9), 10, split=split, values=17)
     save(axial.load(run), tmp_path / "run")
     about = {"data": {"source": str(tmp_path / "mine.npy")}}
     (tmp_path / "run" / "run.json").write_text(json.dumps(about))
@@ -203,7 +202,8 @@ def test_labels_are_those_of_the_same_name_in_the_run(names, pets, tmp_path, cap
         told = fails(capsys, "evaluate", str(tmp_path / "run"), *data)
         assert "has 2 classes, but the model is conditioned on 3 classes" in told
     else:  # a model that knows no names goes by the numbers
-        main(["evaluate", str(tmp_path / "run"), *data, "--json", str(tmp_path / "r.json")])
+        out = ["--json", str(tmp_path / "r.json"), "--overwrite"]
+        main(["evaluate", str(tmp_path / "run"), *data, *out])
         found = json.loads((tmp_path / "r.json").read_text())
         assert found["data"]["labels"] == hash_labels(np.arange(3))
 
@@ -257,7 +257,7 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "--batch is 0: use at least 1" in refusal("--batch", "0")
     assert "--limit is -1: use at least 1" in refusal("--limit", "-1")
     assert "device 'abacus' cannot be used here" in refusal("--device", "abacus")
-    assert "no place for a sheet" in refusal("--map", tmp_path / "map.jpg")
+    assert "not a .png path in an existing folder" in refusal("--map", tmp_path / "map.jpg")
     assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
     assert "no place for a file" in refusal("--resume", tmp_path)
     assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
@@ -268,8 +268,8 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     )
     for text in ("{}", '{"bits_per_dim": 3.1}', '{"versions": {"axial": "1"}}'):
         mine.write_text(text)
-        assert "mine.json: is there, and is no result of axial's" in refusal("--json", mine)
-    assert "is there already" in refusal("--per-example", digits.path)
+        assert "mine.json: exists already" in refusal("--json", mine)
+    assert "exists already" in refusal("--per-example", digits.path)
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 300))
     assert "File name too long" in refusal("--json", tmp_path / ("x" * 250))  # .partial
     new = tmp_path / "new.npy"
@@ -282,11 +282,12 @@ def test_the_picture_that_is_scored_is_not_drawn_over(run, tmp_path, capsys):
     write_sheet(picture, np.zeros((1, 8, 8, 1), np.uint8))
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(photo)
     before = picture.read_bytes(), photo.read_bytes()
+    onto = ["--map", str(picture), "--overwrite"]
     for data in (picture, tmp_path):
-        told = fails(capsys, "evaluate", str(run), "--data", str(data), "--map", str(picture))
+        told = fails(capsys, "evaluate", str(run), "--data", str(data), *onto)
         assert "a.png: is part of what is read" in told
     told = fails(capsys, "evaluate", str(run), "--map", str(photo))
-    assert f"{photo}: is there, and is no result of axial's; name a new one" in told
+    assert f"{photo}: exists already; choose another name" in told
     assert (picture.read_bytes(), photo.read_bytes()) == before
 
 
@@ -298,21 +299,27 @@ def test_a_result_never_passes_for_the_description_of_an_array(run, tmp_path, ca
     assert list(tmp_path.iterdir()) == [mine]
 
 
-def test_a_map_and_a_result_are_replaced_by_the_same_command(run, tmp_path, capsys):
-    files = {name: tmp_path / name for name in ("map.png", "r.json")}
-    for limit in ("2", "3"):
-        where = ["--map", str(files["map.png"]), "--json", str(files["r.json"])]
-        main(["evaluate", str(run), "--limit", limit, *where])
-    assert json.loads(files["r.json"].read_text())["examples"] == 3
-    with Image.open(files["map.png"]) as drawn:
-        assert drawn.info["Software"] == "axial"
+def test_a_map_and_a_result_are_replaced_on_request_alone(run, tmp_path, capsys):
+    files = {"--map": tmp_path / "map.png", "--json": tmp_path / "r.json"}
+    files["--per-example"] = tmp_path / "each.npy"
+    where = [str(word) for pair in files.items() for word in pair]
+    main(["evaluate", str(run), "--limit", "2", *where])
+    before = [path.read_bytes() for path in files.values()]
+    for flag, path in files.items():
+        told = fails(capsys, "evaluate", str(run), flag, str(path))
+        assert f"{path}: exists already; choose another name, or add --overwrite" in told
+    assert [path.read_bytes() for path in files.values()] == before
+    main(["evaluate", str(run), "--limit", "3", *where, "--overwrite"])
+    assert json.loads(files["--json"].read_text())["examples"] == 3
+    assert len(np.load(files["--per-example"])) == 3
+    assert files["--map"].read_bytes() != before[0]
 
 
 def test_a_map_shows_the_frames_that_a_model_has_as_channels(tmp_path):
     stacked = config((3, 4), channels=6, frames=6, given_channels=1)
     save(tiny_model(stacked, dtype=torch.float32), tmp_path / "run")
     x = np.random.default_rng(0).integers(0, 3, (2, 3, 4, 6), np.uint8)
-    packed = write(tmp_path / "clips.npy", x, values=3)
+    packed = write_test_set(tmp_path / "clips.npy", x, values=3)
     found, wanted = tmp_path / "found.png", tmp_path / "wanted.png"
     main(["evaluate", str(tmp_path / "run"), "--data", str(packed.path), "--map", str(found)])
     where = element_bits(axial.load(tmp_path / "run"), whole(packed)[0]).numpy()
@@ -329,7 +336,7 @@ def test_the_description_of_a_run_is_never_replaced_by_a_result(alone, capsys):
     description = alone / "run.json"
     before = description.read_bytes()
     told = fails(capsys, "evaluate", str(alone), "--limit", "2", "--json", str(description))
-    assert "run.json: is there, and is no result of axial's" in told
+    assert "run.json: exists already" in told
     assert description.read_bytes() == before
 
 
@@ -416,5 +423,5 @@ def test_killed_in_mid_run_it_goes_on_where_it_was(run, digits, tmp_path, capsys
     uninterrupted = evaluate(axial.load(run), digits, batch=4)
     for name in ("bits_per_dim", "standard_error", "bits", "per_row", "per_channel"):
         assert found[name] == json.loads(json.dumps(uninterrupted.to_json()))[name]
-    main(command)  # a result may be found again
+    main([*command, "--overwrite"])  # a result may be found again
     assert json.loads(out.read_text())["bits"] == found["bits"]

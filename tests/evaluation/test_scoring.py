@@ -9,22 +9,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
+from packed_arrays import whole, write_test_set
 from safetensors.numpy import save_file
-from test_data import FACTS
 
 import axial.evaluation.scoring
 from axial import ConfigError, DataError, InputError, bits, element_bits, evaluate
-from axial.data.packed import PackedWriter, open_packed
+from axial.data.packed import open_packed
 
 COUNT = 23
-
-
-def write(path, x, labels=None, classes=0, **facts):
-    """A packed test set."""
-    with PackedWriter(path) as writer:
-        writer.append(x)
-        writer.finish(labels, classes, None, **(FACTS | {"split": "test"} | facts))
-    return open_packed(path)
 
 
 @pytest.fixture
@@ -34,17 +26,11 @@ def packed_for(tmp_path):
     def make(found, count=COUNT, name="data.npy"):
         x, label, _ = random_input(found, count)
         label = None if label is None else label.numpy()
-        return write(
+        return write_test_set(
             tmp_path / name, x.numpy().astype(np.uint8), label, found.classes, values=found.values
         )
 
     return make
-
-
-def whole(packed):
-    """Everything in a packed array as tensors."""
-    x = torch.from_numpy(packed.rows(range(len(packed))).astype(np.int64))
-    return x, None if packed.labels is None else torch.from_numpy(packed.labels)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +110,9 @@ def test_labels_are_told_to_a_model_that_takes_them_and_to_no_other(packed_for, 
     result = evaluate(tiny_model(labelled), packed)
     assert "toy test, given labels" in str(result)
     x, _ = whole(packed)
-    others = write(tmp_path / "o.npy", x.byte().numpy(), (packed.labels + 1) % 3, 3, values=3)
+    others = write_test_set(
+        tmp_path / "o.npy", x.byte().numpy(), (packed.labels + 1) % 3, 3, values=3
+    )
     assert not np.isclose(evaluate(tiny_model(labelled), others).bits, result.bits).any()
     unaware = [evaluate(tiny_model(plain), data) for data in (packed, others)]
     assert np.array_equal(unaware[0].bits, unaware[1].bits)
@@ -153,7 +141,7 @@ def test_the_model_is_left_as_it_was_and_scored_without_dropout_or_tf32(packed_f
 
 def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
     x = np.random.default_rng(0).integers(0, 3, (4, 3, 3, 4, 2)).astype(np.uint8)
-    packed = write(tmp_path / "clips.npy", x, values=3)
+    packed = write_test_set(tmp_path / "clips.npy", x, values=3)
     found = config((3, 4), channels=6, frames=3, given_channels=2)
     model = tiny_model(found)
     stacked = torch.from_numpy(np.moveaxis(x, 1, -2).reshape(4, 3, 4, 6).astype(np.int64))
@@ -165,7 +153,7 @@ def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
     )
     grid = evaluate(tiny_model(config((3, 3, 4), channels=2, given_steps=1)), packed)
     assert "bits/dim, 2 steps given 1, +- " in str(grid) and "(4 examples," in str(grid)
-    pictures = write(tmp_path / "stacked.npy", stacked.numpy().astype(np.uint8), values=3)
+    pictures = write_test_set(tmp_path / "stacked.npy", stacked.numpy().astype(np.uint8), values=3)
     told = evaluate(tiny_model(config((3, 4), channels=6, frames=3, given_channels=2)), pictures)
     assert "bits/dim, 2 frames given 1, +- " in str(told) and "(4 clips," in str(told)
     odd = evaluate(tiny_model(config((3, 4), channels=6, frames=3, given_channels=1)), packed)
@@ -194,7 +182,7 @@ def test_data_that_does_not_fit_the_model_is_refused(settings, message, packed_f
 @pytest.mark.parametrize("grey", [3, 4, 6])
 def test_grey_frames_do_not_pass_for_colours(grey, tmp_path):
     x = np.zeros((4, grey, 3, 4, 1), np.uint8)
-    packed = write(tmp_path / "clips.npy", x, values=3)
+    packed = write_test_set(tmp_path / "clips.npy", x, values=3)
     with pytest.raises(InputError, match=f"has examples of {grey} x 3 x 4, 1 channel"):
         evaluate(tiny_model(config((3, 4), channels=grey)), packed)
     told = tiny_model(config((3, 4), channels=grey, frames=grey))
@@ -307,7 +295,7 @@ def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path,
     kept = partial.read_bytes()
     x = packed.rows(range(COUNT))
     x[-1, 0, 0, 0] = 2 - x[-1, 0, 0, 0]
-    changed = write(tmp_path / "changed.npy", x, values=3)
+    changed = write_test_set(tmp_path / "changed.npy", x, values=3)
     for message, args, how in (
         ("with model ", (tiny_model(found, seed=1), packed), {}),
         ("with data ", (model, changed), {}),
@@ -339,7 +327,7 @@ def test_what_was_scored_under_other_labels_is_not_gone_on_with(packed_for, tmp_
     model, packed = tiny_model(found), packed_for(found)
     interrupt(model, packed, tmp_path / "partial", 10, monkeypatch, batch=5)
     x, label = packed.rows(range(COUNT)), (packed.labels + 1) % 3
-    relabelled = write(tmp_path / "relabelled.npy", x, label, 3, values=3)
+    relabelled = write_test_set(tmp_path / "relabelled.npy", x, label, 3, values=3)
     with pytest.raises(DataError, match="partial: is part of an evaluation with labels "):
         evaluate(model, relabelled, resume=tmp_path / "partial")
 

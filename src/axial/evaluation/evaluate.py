@@ -1,4 +1,4 @@
-"""What `axial evaluate` does: opens model and data, scores, and writes what was found."""
+"""A model, or a checkpoint, on data of any kind; and what `axial evaluate` does and writes."""
 
 import math
 import sys
@@ -10,21 +10,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import axial
 from axial.checkpoints.model_folder import Weights, load
-from axial.models.config import Precision
-from axial.data.packed import Packed, description_path
-from axial.system.files import check_apart, check_place, check_writable, errors_of
-from axial.errors import ConfigError, DataError, InputError
-from axial.evaluation.scoring import Evaluation, evaluate, write_array, write_json
-from axial.data.compatibility import as_modelled, check_unseen, class_names, open_test, trained_on
-from axial.models.likelihood import element_bits
-from axial.models.axial_transformer import AxialTransformer
-from axial.media.tiles import check_preview, write_map
-from axial.system.progress import counting
-from axial.system.ranks import Ranks, ranks
+from axial.checkpoints.trained_on import check_unseen, class_names, trained_on
+from axial.data.compatibility import ClassNames, conform, open_test
+from axial.data.in_memory import pack_array
+from axial.data.packed import Array, Packed, description_path
 from axial.data.sources.options import ReadOptions
+from axial.errors import ConfigError, DataError, InputError
+from axial.evaluation.scoring import Evaluation, score, write_array, write_json
+from axial.media.maps import write_map
+from axial.media.sheets import check_preview
+from axial.models.likelihood import element_bits
+from axial.models.protocol import Model
+from axial.system.files import check_apart, check_place, check_writable, errors_of
+from axial.system.progress import counting
+from axial.system.ranks import Ranks, ranks, usable
+from axial.validation import Precision
 
 _DRAWN = 8
 
@@ -55,6 +59,7 @@ class Outputs:
     map: Path | None
     per_example: Path | None
     resume: Path | None
+    overwrite: bool = False
 
     @property
     def partial(self) -> Path | None:
@@ -83,11 +88,10 @@ class Outputs:
             names = ", ".join(map(str, paths))
             raise DataError(f"{names}: one file for two things; give each its own")
         if self.map is not None:
-            check_preview(self.map)
-        if self.per_example is not None and self.per_example.exists():
-            raise DataError(f"{self.per_example}: is there already; use another --per-example")
+            check_preview(self.map, overwrite=self.overwrite)
+        for path in filter(None, (self.per_example, self.json)):
+            check_place(path, overwrite=self.overwrite)
         if self.json is not None:
-            check_place(self.json)
             array = self.json.with_suffix(".npy")
             new = array.exists() and not self.json.exists()
             if new and description_path(array) == self.json:
@@ -96,12 +100,52 @@ class Outputs:
                 )
 
     def forget_progress(self) -> None:
-        """Once the result is in safety, there is nothing to go on from."""
+        """Once the result is in safety, there is nothing to resume from."""
         if self.partial is not None:
             try:
                 self.partial.unlink(missing_ok=True)
             except OSError as error:
                 raise DataError(f"{self.partial}: cannot be removed ({error.strerror})") from error
+
+
+def evaluate(
+    model: Model | Path | str,
+    data: Packed | Path | str | Tensor | Array | None = None,
+    label: Tensor | Array | None = None,
+    *,
+    weights: Weights = "ema",
+    device: torch.device | str | None = None,
+    **how: Any,
+) -> Evaluation:
+    """Score a data set: bits/dim over every element of every example, with its standard error.
+
+    `model` is a model, which is scored where it is, or what `load` takes. `data` is a packed array,
+    any source that `pack` takes (its test part, if it has parts), or integers (n, *axes, c) with
+    their labels if the model takes some; of a run it may be left out, and is the test part of
+    what that was trained on. `how` goes to `score`: `subset`, `batch`, `precision` ...
+    """
+    names: ClassNames = None
+    folder = model if isinstance(model, str | Path) else None
+    if isinstance(model, str | Path):
+        names = class_names(model)
+        model = load(model, device=usable(device), weights=weights)
+    with TemporaryDirectory(prefix="axial-") as scratch:
+        if data is None and folder is not None:
+            what, options = trained_on(folder)
+            options = replace(options, split=None)
+            packed = open_test(what, Path(scratch), options, trained=True)
+            check_unseen(packed, folder)
+        elif data is None:
+            raise InputError("data is missing: a model does not say what to score it on")
+        elif isinstance(data, Packed):
+            packed = data
+        elif isinstance(data, str | Path):
+            packed = open_test(data, Path(scratch), ReadOptions())
+        else:
+            path, classes = Path(scratch) / "data.npy", model.config.classes or None
+            packed = pack_array(data, path, labels=label, classes=classes)
+        found = score(model, conform(packed, model.config.data, names), **how)
+        return replace(found, weights=weights)
 
 
 def report(request: Request, outputs: Outputs, device: str | None) -> None:
@@ -111,11 +155,11 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
         model = load(request.checkpoint, device=team.device, weights=request.weights)
         packed = _open(request, Path(scratch), team)
-        packed = as_modelled(packed, model.config, class_names(request.checkpoint))
+        packed = conform(packed, model.config.data, class_names(request.checkpoint))
         count = min(len(packed), request.limit or len(packed))
         start = time.monotonic()
-        with counting("scored", count, shown=team.main) as progress:
-            found = evaluate(
+        with counting("scored", count, shown=team.is_rank0) as progress:
+            found = score(
                 model,
                 packed,
                 ranks=team,
@@ -132,7 +176,7 @@ def report(request: Request, outputs: Outputs, device: str | None) -> None:
             )
         found = replace(found, weights=request.weights)
         facts = _facts(request, team.device, time.monotonic() - start)
-        team.by_main(lambda: _write(outputs, found, facts, model, packed))
+        team.on_rank0(lambda: _write(outputs, found, facts, model, packed))
 
 
 def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
@@ -140,8 +184,7 @@ def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
     what, options = request.data, request.reading
     if what is None:
         what, own = trained_on(request.checkpoint)
-        told = options.given
-        options = replace(own, **({"split": None} | told))
+        options = replace(own, **({"split": None} | options.given))
     workers = None if team.count == 1 else 1
     packed = open_test(
         what,
@@ -149,7 +192,7 @@ def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
         options,
         trained=request.data is None,
         workers=workers,
-        progress=team.main,
+        progress=team.is_rank0,
         limit=request.limit,
     )
     if request.data is None and request.reading.split is None:
@@ -172,7 +215,7 @@ def _write(
     outputs: Outputs,
     found: Evaluation,
     facts: dict[str, Any],
-    model: AxialTransformer,
+    model: Model,
     packed: Packed,
 ) -> None:
     """Write the files, and only then print the result and forget how far it had come."""

@@ -9,8 +9,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -22,16 +21,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.checkpoints.model_folder import Weights, fingerprint
-from axial.models.config import ModelConfig, Precision, as_integer, check_choice
+from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
+from axial.data.compatibility import conform
 from axial.data.packed import Description, Packed
-from axial.system.files import errors_of, replacing, write_text
 from axial.errors import ConfigError, DataError
-from axial.data.compatibility import as_modelled
+from axial.models.config import ModelConfig
 from axial.models.likelihood import element_bits, planes_at_once
-from axial.models.axial_transformer import AxialTransformer
+from axial.models.protocol import Model
+from axial.system.files import errors_of, replacing, write_text
 from axial.system.ranks import Ranks
+from axial.validation import Precision, as_integer, check_choice
 
 _SAVE_SECONDS = 20.0
 
@@ -55,7 +55,7 @@ class Evaluation:
     kind: str
     """What an example is called."""
     labels: bool
-    """Whether the model was told the labels."""
+    """Whether the model was conditioned on the labels."""
     given: str | None
     """What the model was given of each example, in words."""
     precision: str
@@ -82,7 +82,7 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Every figure at full precision, but for those of single examples."""
-        told = self.data.labels if self.labels else None
+        labels = self.data.labels if self.labels else None
         return {
             "bits_per_dim": self.bits_per_dim,
             "standard_error": self.standard_error,
@@ -97,7 +97,7 @@ class Evaluation:
                 "sha256": self.data.sha256,
                 "examples": self.data.count,
                 "beginning": self.data.beginning,
-                "labels": told.sha256 if told else None,
+                "labels": labels.sha256 if labels else None,
             },
             "given_labels": self.labels,
             "given": self.given,
@@ -127,8 +127,8 @@ class Evaluation:
         return f"{first}{count:,} of {'the ' * bool(cut)}{cut}{every}"
 
 
-def evaluate(
-    model: AxialTransformer,
+def score(
+    model: Model,
     packed: Packed,
     *,
     ranks: Ranks | None = None,
@@ -142,13 +142,13 @@ def evaluate(
     """Score a data set, or a subset of it, with a model that is on the device of `ranks`.
 
     Every rank calls this and gets the same result. `batch` counts examples on all ranks; as
-    many as memory allows unless told. `resume` names a file that keeps what is done, and from
-    which an interrupted call goes on; whoever has put the result in safety removes it.
-    `progress` is told how many examples are done. `identify` hashes the weights and holds the
-    data to its own hash, which costs a second or so per gigabyte. Kept in memory are 8 bytes for
+    many as memory allows by default. `resume` names a file that keeps what is done, and from
+    which an interrupted call resumes; whoever has put the result in safety removes it.
+    `progress` is called with how many are done. `identify` hashes the weights and holds the data
+    to its own hash, which costs a second or so per gigabyte. Kept in memory are 8 bytes for
     each example, times its channels and steps of axis 0.
     """
-    packed = as_modelled(packed, model.config)
+    packed = conform(packed, model.config.data)
     ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
     index = examples_of(packed, subset)
     check_choice("precision", precision, get_args(Precision))
@@ -164,7 +164,7 @@ def evaluate(
     work = _Work(packed, index, model.config, ranks, batch)
     if resume:
         work.partial = _Partial(Path(resume), _key(str(mark), packed, index, computed))
-    with _exactly(ranks.device, precision):
+    with torch.autocast(ranks.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         table = work.score(model, progress or (lambda done: None))
     return Evaluation(
         data=packed.description,
@@ -195,14 +195,14 @@ class _Work:
         self.config = config
         self.ranks = ranks
         self.partial: _Partial | None = None
-        # The main rank decides, so that all pass through the model equally often.
+        # Rank 0 decides, so that all pass through the model equally often.
         planes = torch.tensor(planes_at_once(config, ranks.device), device=ranks.device)
         self.planes = int(ranks.broadcast(planes))
         most = -(-len(index) // ranks.count) * ranks.count
         fits = max(1, self.planes // config.planes) * ranks.count
         self.batch = min(fits if batch is None else batch, most)
 
-    def score(self, model: AxialTransformer, progress: Callable[[int], None]) -> NDArray[Any]:
+    def score(self, model: Model, progress: Callable[[int], None]) -> NDArray[Any]:
         """Fill the table; every rank gets the whole of it."""
         table, done = self._begin()
         batches = self._batches(done) if done < len(self.index) else ()
@@ -217,12 +217,12 @@ class _Work:
         return self.ranks.sum(table).cpu().numpy()
 
     def _begin(self) -> tuple[Tensor, int]:
-        """The table with what was done before, which only the main rank knows."""
+        """The table with what was done before, which only rank 0 knows."""
         shape = (len(self.index), self.config.channels + self.config.axes[0])
         table = torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
         done = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
         if partial := self.partial:
-            before = self.ranks.by_main(lambda: partial.read(shape))
+            before = self.ranks.on_rank0(lambda: partial.read(shape))
             if before is not None:
                 table[: len(before)] = torch.from_numpy(before)
                 done += len(before)
@@ -237,7 +237,7 @@ class _Work:
             subset=self.index[done:],
         )
 
-    def _score_batch(self, model: AxialTransformer, batch: Batch, table: Tensor, done: int) -> None:
+    def _score_batch(self, model: Model, batch: Batch, table: Tensor, done: int) -> None:
         """Score this rank's share of a global batch that begins at example `done`."""
         share = self.batch // self.ranks.count
         own = slice(done + self.ranks.rank * share, done + self.ranks.rank * share + len(batch.x))
@@ -252,7 +252,7 @@ class _Work:
     def _save(self, table: Tensor, done: int) -> None:
         whole = self.ranks.sum(table.clone())
         if partial := self.partial:
-            self.ranks.by_main(lambda: partial.write(whole[:done].cpu().numpy()))
+            self.ranks.on_rank0(lambda: partial.write(whole[:done].cpu().numpy()))
 
 
 class _Partial:
@@ -315,21 +315,6 @@ def write_array(path: Path, found: NDArray[Any]) -> None:
     """Write one figure for each example as a .npy file, in one step."""
     with errors_of(path), replacing(path) as scratch, scratch.open("wb") as file:
         np.save(file, found, allow_pickle=False)
-
-
-@contextmanager
-def _exactly(device: torch.device, precision: Precision) -> Iterator[None]:
-    """Compute in the precision asked for and not, as convolutions would, in TF32."""
-    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    low = torch.autocast(device.type, torch.bfloat16)
-    try:
-        with low if precision == "bfloat16" else nullcontext():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = convolution
 
 
 def _filled(x: Tensor, count: int, device: torch.device) -> Tensor:
