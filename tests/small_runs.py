@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import axial
-from axial.training.start import Plan
+from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
 from axial.models.config import Sizes
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
-from axial.checkpoints.run_folder import Run
+from axial.training.start import Plan
 
 ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
 TINY = ["--width", "16", "--heads", "2", "--decoder-layers", "2", "1"]
@@ -72,4 +72,4 @@ def plan(**settings):
     few = {"steps": 6, "batch": 8, "save_every": 2}
     training = replace(PRESETS["digits"]().training, **(few | settings))
     sizes = Sizes(width=16, heads=2, decoder_layers=(2, 1))
-    return Plan(preset="digits", data=None, training=training, sizes=sizes)
+    return Plan(name="digits", preset=PRESETS["digits"], data=None, training=training, sizes=sizes)

@@ -15,17 +15,17 @@ from small_runs import ALONE, TINY, command, fails, losses, plan
 
 import axial
 from axial import TrainConfig
-from axial.data.batches import split
-from axial.training.start import begin
+from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
 from axial.errors import CheckpointError, TrainingError
-from axial.evaluation.scoring import evaluate
+from axial.evaluation.scoring import score
 from axial.system.ranks import Ranks
-from axial.training.metrics import Readings
-from axial.checkpoints.run_folder import Run
+from axial.training.hold_out import split
 from axial.training.loop import draw_some, train
-from axial.training.trainer import SliceBits
-from axial.training.run_logger import Watch
+from axial.training.loss import SliceBits
+from axial.training.metrics import Metrics
+from axial.training.run_logger import RunLogger
+from axial.training.start import create
 
 
 def test_a_run_leaves_a_model_samples_a_curve_and_a_log(alone, capsys):
@@ -48,7 +48,7 @@ def test_a_run_leaves_a_model_samples_a_curve_and_a_log(alone, capsys):
 @pytest.mark.parametrize("embeddings", ["random", "smooth"])
 def test_a_run_starts_from_the_embeddings_it_is_told(tmp_path, embeddings):
     chosen = plan(steps=1, learning_rate=1e-9, embeddings=embeddings)
-    run, packed = begin(chosen, tmp_path / "run", ALONE)
+    run, packed = create(chosen, tmp_path / "run", ALONE)
     train(run, packed, ALONE)
     model = axial.load(run.folder)
     torch.manual_seed(chosen.training.seed)
@@ -68,7 +68,7 @@ def test_a_model_that_gives_no_numbers_has_no_score(tmp_path, alone):
 
 
 def test_a_run_that_does_not_fit_memory_says_so(tmp_path):
-    run, packed = begin(plan(), tmp_path / "run", ALONE)
+    run, packed = create(plan(), tmp_path / "run", ALONE)
 
     class Full(type(packed)):
         def rows(self, *args, **named):
@@ -133,7 +133,7 @@ def not_finite_at(*steps):
 
 
 def test_a_bad_step_out_of_nowhere_is_skipped_and_counted(tmp_path):
-    run, packed = begin(plan(), tmp_path / "run", ALONE)
+    run, packed = create(plan(), tmp_path / "run", ALONE)
     with not_finite_at(3, 5):
         outcome = train(run, packed, ALONE)
     assert outcome.step == 6 and outcome.skipped == 2
@@ -146,7 +146,7 @@ def test_a_bad_step_out_of_nowhere_is_skipped_and_counted(tmp_path):
 def test_a_loss_that_stays_not_finite_ends_the_run_and_leaves_a_good_checkpoint(
     tmp_path, log_every
 ):
-    run, packed = begin(plan(log_every=log_every), tmp_path / "run", ALONE)
+    run, packed = create(plan(log_every=log_every), tmp_path / "run", ALONE)
     with (
         not_finite_at(4, 5, 6),
         pytest.raises(TrainingError, match="not finite at step 5, 2 in a row"),
@@ -156,7 +156,7 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_leaves_a_good_checkpoint(
     assert state["step"] == 4
     assert all(tensor.isfinite().all() for tensor in tensors.values())
     with (
-        not_finite_at(1),  # the fifth, from where it goes on
+        not_finite_at(1),  # the fifth, from where it resumes
         pytest.raises(TrainingError, match="not finite at step 5, 2 in a row"),
     ):
         train(run, packed, ALONE)
@@ -164,7 +164,7 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_leaves_a_good_checkpoint(
 
 
 def test_a_model_that_cannot_be_written_ends_the_run_and_says_what_there_is(tmp_path, monkeypatch):
-    run, packed = begin(plan(validate_every=2), tmp_path / "run", ALONE)
+    run, packed = create(plan(validate_every=2), tmp_path / "run", ALONE)
 
     def full(model, folder):
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -198,10 +198,10 @@ def test_where_nothing_can_be_compiled_that_is_said(tmp_path):
     assert done.stderr.endswith("; start anew with --compile False\n")
 
 
-def test_a_sheet_of_samples_that_a_signal_prevented_is_drawn_on_going_on(tmp_path, monkeypatch):
+def test_a_sheet_of_samples_that_a_signal_prevented_is_drawn_on_resuming(tmp_path, monkeypatch):
     chosen = plan(sample_every=2, log_every=1)
-    run, packed = begin(chosen, tmp_path / "run", ALONE)
-    record = Watch.record
+    run, packed = create(chosen, tmp_path / "run", ALONE)
+    record = RunLogger.record
 
     def asked(self, step, **facts):
         record(self, step, **facts)
@@ -209,10 +209,10 @@ def test_a_sheet_of_samples_that_a_signal_prevented_is_drawn_on_going_on(tmp_pat
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Watch, "record", asked)
+        patch.setattr(RunLogger, "record", asked)
         assert train(run, packed, ALONE).signal == signal.SIGTERM
     assert train(run, packed, ALONE).step == 6
-    whole, again = begin(chosen, tmp_path / "whole", ALONE)
+    whole, again = create(chosen, tmp_path / "whole", ALONE)
     train(whole, again, ALONE)
     sheets = [sorted((one.folder / "samples").iterdir()) for one in (run, whole)]
     assert [[path.name for path in each] for each in sheets] == [
@@ -222,7 +222,7 @@ def test_a_sheet_of_samples_that_a_signal_prevented_is_drawn_on_going_on(tmp_pat
 
 
 def test_best_weights_that_are_gone_are_not_reported(tmp_path, capsys):
-    run, packed = begin(plan(validate_every=2), tmp_path / "run", ALONE)
+    run, packed = create(plan(validate_every=2), tmp_path / "run", ALONE)
     train(run, packed, ALONE)
     (run.folder / "model.safetensors").unlink()
     outcome = train(run, packed, ALONE)
@@ -231,10 +231,10 @@ def test_best_weights_that_are_gone_are_not_reported(tmp_path, capsys):
     assert axial.load(run.folder)
 
 
-def test_the_best_weights_stay_when_later_ones_are_worse_and_after_going_on(tmp_path):
+def test_the_best_weights_stay_when_later_ones_are_worse_and_after_resuming(tmp_path):
     wild = dict(learning_rate=0.3, schedule="constant", warmup=0, validate_every=1, ema=0.0)
     wild["embeddings"] = "random"  # by which the second step is worse, and none after it better
-    run, packed = begin(plan(bad_steps=0, **wild), tmp_path / "run", ALONE)
+    run, packed = create(plan(bad_steps=0, **wild), tmp_path / "run", ALONE)
     with not_finite_at(6), pytest.raises(TrainingError):
         train(run, packed, ALONE)
     outcome = train(run, packed, ALONE)
@@ -243,7 +243,7 @@ def test_the_best_weights_stay_when_later_ones_are_worse_and_after_going_on(tmp_
     assert list(scored) == [1, 2, 3, 4, 5, 6] and best < 5
     assert (outcome.best_step, outcome.best) == (best, scored[best])
     _, held_out = split(len(packed), plan().training.held_out(len(packed)), "spread")
-    found = evaluate(axial.load(run.folder), packed, subset=held_out).bits_per_dim
+    found = score(axial.load(run.folder), packed, subset=held_out).bits_per_dim
     assert found == pytest.approx(scored[best], abs=1e-9)
 
 
@@ -259,11 +259,11 @@ def test_held_out_examples_are_never_trained_on(tmp_path):
 
 def test_readings_are_means_over_finite_steps():
     settings = TrainConfig(steps=9, batch=1, learning_rate=1.0, bad_steps=1)
-    readings = Readings(10, settings, ALONE)
+    readings = Metrics(10, settings, ALONE)
     for loss, norm in ((1.0, 4.0), (9.0, math.nan), (3.0, 8.0)):
         readings.add(torch.tensor([loss, norm]))
     found = readings.read()
-    assert (found.loss, found.norm, found.skipped) == (2.0, 6.0, (12,))
+    assert (found.loss, found.grad_norm, found.skipped) == (2.0, 6.0, (12,))
     readings.add(torch.tensor([1.0, math.inf]))
     assert math.isnan(readings.read().loss)
     readings.add(torch.tensor([1.0, math.inf]))
@@ -282,7 +282,7 @@ def test_readings_are_means_over_finite_steps():
     ids=str,
 )
 def test_settings_that_leave_the_model_near_its_start_are_told(tmp_path, capsys, settings, told):
-    train(*begin(plan(**settings), tmp_path / "run", ALONE), ALONE)
+    train(*create(plan(**settings), tmp_path / "run", ALONE), ALONE)
     said = [line for line in capsys.readouterr().err.splitlines() if "; use " in line]
     assert len(said) == (told is not None)
     assert told is None or said[0].endswith(told)
@@ -298,7 +298,7 @@ def test_pictures_on_the_way_and_tensorboards_events_are_left_on_request(tmp_pat
     assert b"loss" in events.read_bytes() and b"samples" in events.read_bytes()
 
 
-def test_a_run_that_goes_on_keeps_to_tensorboard(tmp_path):
+def test_a_resumed_run_keeps_to_tensorboard(tmp_path):
     folder = tmp_path / "run"
     few = [*TINY, "--steps", "2", "--batch", "8", "--sample-every", "0"]
     main(["train", "digits", "--out", str(folder), *few, "--tensorboard"])

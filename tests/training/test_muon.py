@@ -9,20 +9,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import ENUMERABLE, config, tiny_model
+from conftest import ENUMERABLE, config, launch, tiny_model
 from safetensors.torch import load_file
-from test_ranks import launch
-from test_trainer import ALONE, COLOUR, batch_of
-from test_trainer import TRAINING as ADAMW
+from small_trainers import ALONE, COLOUR, batch_of
+from small_trainers import TRAINING as ADAMW
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from axial import AxialTransformer, CheckpointError, TrainConfig, bits_per_dim, open_packed
-from axial.training import muon as muon_module
 from axial.data.batches import Batch, channels
-from axial.training.muon import MOMENTUM, Muon, direction, orthogonalise
 from axial.data.packing import pack
-from axial.training.trainer import SliceBits, Trainer
+from axial.training import muon as muon_module
+from axial.training.loss import SliceBits
+from axial.training.muon import MOMENTUM, Muon, direction, orthogonalise
+from axial.training.schedule import learning_rate
+from axial.training.trainer import Trainer
 
 TRAINING = replace(ADAMW, optimizer="muon")
 DEEP = config((3, 4), channels=3, mlp_ratio=2, width=12, heads=3)
@@ -123,7 +124,7 @@ def test_the_root_mean_square_of_an_update_is_a_fifth(shape, heads):
 @pytest.mark.parametrize("clip", [0.05, 100.0])
 @pytest.mark.parametrize("model_config", [COLOUR, DEEP], ids=["square", "oblong"])
 def test_an_update_is_the_textbooks(model_config, clip):
-    settings = replace(TRAINING, clip=clip, weight_decay=0.1)
+    settings = replace(TRAINING, grad_clip=clip, weight_decay=0.1)
     model = tiny_model(model_config)
     reference = copy.deepcopy(model).train()
     trainer = Trainer(model, settings, ALONE)
@@ -150,7 +151,7 @@ def test_an_update_is_the_textbooks(model_config, clip):
         reference.zero_grad()
         SliceBits(reference)(batch.x, channel, batch.label).backward()
         nn.utils.clip_grad_norm_(reference.parameters(), clip)
-        rate = settings.rate_at(number)
+        rate = learning_rate(settings, number)
         for group in textbook.param_groups:
             group["lr"] = rate
         textbook.step()
@@ -165,6 +166,11 @@ def test_an_update_is_the_textbooks(model_config, clip):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=5e-6, msg=name)
 
 
+def heads_of(found):
+    """Of the parameters that hold queries, keys and values together."""
+    return {name: 3 if "to_qkv" in name else None for name in found}
+
+
 def matrices(count=3, *, seed=0, dtype=torch.float32):
     """Parameters of blocks with gradients, and an optimizer of them."""
     generator = torch.Generator().manual_seed(seed)
@@ -174,7 +180,7 @@ def matrices(count=3, *, seed=0, dtype=torch.float32):
         for block in range(count)
         for name, shape in shapes.items()
     }
-    optimizer = Muon(found, found, heads=3, weight_decay=0.1)
+    optimizer = Muon(found, found, heads=heads_of(found), weight_decay=0.1)
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     return found, optimizer
@@ -281,7 +287,7 @@ def test_a_matrix_of_a_block_has_one_moment_and_all_else_has_two():
     assert {name.rsplit(".", 2)[-2] for name in hidden} == {"to_qkv", "to_out", "mlp_in", "mlp_out"}
     for name, found in kinds.items():
         moments = {"momentum"} if name in hidden else {"exp_avg", "exp_avg_sq"}
-        assert found == {"weights", "average"} | moments, name
+        assert found == {"weights", "ema"} | moments, name
 
 
 @pytest.mark.parametrize("name", ENUMERABLE)
@@ -320,7 +326,7 @@ def test_it_learns_more_than_adamw_in_as_many_steps(tmp_path):
         for number in range(60):
             chosen = x[(16 * number + index) % 1100]
             trainer.step(number, Batch(x=chosen, label=None, index=index, epoch=index * 0))
-        return float(bits_per_dim(trainer.averaged(), x[1100:]).mean())
+        return float(bits_per_dim(trainer.ema_model(), x[1100:]).mean())
 
     # Each at its best of 0.01, 0.02 and 0.04: Muon bears higher rates.
     adamw, muon = bits("adamw", 0.01), bits("muon", 0.04)
@@ -336,7 +342,7 @@ import torch
 from conftest import tiny_model
 from safetensors.torch import save_file
 from test_muon import ODD, TRAINING
-from test_trainer import batch_of
+from small_trainers import batch_of
 
 from axial.system.ranks import ranks
 from axial.training.trainer import Trainer
@@ -358,7 +364,7 @@ def train(team):  # leaves nothing that holds on to the group when it is dissolv
         held = sum(value.numel() for value in trainer.local.values())
         assert held < 0.7 * total if parallel == "fsdp" else held == total
         state = trainer.state()
-        if team.main:
+        if team.is_rank0:
             save_file(state, Path(__file__).with_name(parallel))
 
 with ranks("cpu") as team:
@@ -383,7 +389,7 @@ def test_two_ranks_find_what_one_finds_and_go_on_with_their_state(tmp_path, monk
 def test_a_step_on_a_gpu_can_be_recorded_and_is_that_of_a_cpu():
     (here, slow), (there, _) = matrices(), matrices()
     there = {name: nn.Parameter(p.detach().cuda()) for name, p in there.items()}
-    fast = Muon(there, there, heads=3, weight_decay=0.1)
+    fast = Muon(there, there, heads=heads_of(there), weight_decay=0.1)
     rate = torch.tensor(0.01, device="cuda")
     for group in fast.param_groups:
         group["lr"] = rate

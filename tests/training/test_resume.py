@@ -1,4 +1,4 @@
-"""A run can be killed at any moment, and goes on as if it had not been."""
+"""A run can be killed at any moment, and resumes as if it had not been."""
 
 import json
 import os
@@ -24,11 +24,11 @@ from small_runs import (
 )
 
 import axial
-from axial.training.start import begin
+from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
 from axial.data.packing import pack
-from axial.checkpoints.run_folder import Run
 from axial.training.loop import train
+from axial.training.start import create
 
 
 def kill_in_the_middle(folder, *args, ranks=1, at=20):
@@ -63,7 +63,7 @@ def test_a_killed_process_loses_nothing_but_time(tmp_path, alone):
     assert_same_ending(folder, alone)
 
 
-def test_two_ranks_go_on_bit_for_bit_with_dropout(tmp_path):
+def test_two_ranks_resume_bit_for_bit_with_dropout(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     run_to_end("train", "digits", "--out", whole, *COMMON, ranks=2)
     kill_in_the_middle(cut, "train", "digits", "--out", cut, *COMMON, ranks=2)
@@ -72,7 +72,7 @@ def test_two_ranks_go_on_bit_for_bit_with_dropout(tmp_path):
     assert_same_ending(cut, whole)
 
 
-def test_two_ranks_find_what_one_finds_and_one_goes_on_with_theirs(tmp_path, exact):
+def test_two_ranks_find_what_one_finds_and_one_resumes_theirs(tmp_path, exact):
     flags = ["--dropout", "0", *COMMON]
     folder = tmp_path / "run"
     kill_in_the_middle(folder, "train", "digits", "--out", folder, *flags, ranks=2)
@@ -82,7 +82,7 @@ def test_two_ranks_find_what_one_finds_and_one_goes_on_with_theirs(tmp_path, exa
     np.testing.assert_allclose(losses(folder), losses(exact), rtol=0, atol=1e-5)
 
 
-def test_shards_find_the_same_and_go_on_whole(tmp_path, exact):
+def test_shards_find_the_same_and_resume_whole(tmp_path, exact):
     folder = tmp_path / "run"
     flags = ["--dropout", "0", *COMMON, "--parallel", "fsdp"]
     run_to_end("train", "digits", "--out", folder, *flags, ranks=2)
@@ -134,11 +134,11 @@ def test_ranks_agree_on_what_is_on_a_slow_disk(tmp_path):
     assert (tmp_path / "run/samples.png").exists()
 
 
-def test_a_disk_that_is_full_for_the_main_rank_ends_all_with_one_line(tmp_path):
+def test_a_disk_that_is_full_on_rank_0_ends_all_with_one_line(tmp_path):
     done = with_disk("full", tmp_path / "run", "--validate-every", 1, "--save-every", 1)
     assert done.returncode == 1
     assert "[rank" not in done.stderr and done.stderr.count("is full") == 1
-    assert f"`axial train --resume {tmp_path / 'run'}` goes on from there" in done.stderr
+    assert f"`axial train --resume {tmp_path / 'run'}` resumes from there" in done.stderr
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -154,7 +154,7 @@ def test_being_asked_to_end_saves_first(tmp_path, number, status):
     process.send_signal(number)
     out, _ = process.communicate()
     assert process.returncode == status
-    assert f"`axial train --resume {folder}` goes on" in out
+    assert f"`axial train --resume {folder}` resumes it" in out
     assert step_of(folder) == Run(folder).log()[-1]["step"] >= 3
     axial.load(folder)
 
@@ -181,15 +181,15 @@ def test_a_finished_run_that_lost_its_model_leaves_one_again(tmp_path, alone):
     assert (folder / "model.safetensors").is_file()
 
 
-def test_a_run_from_before_a_setting_came_goes_on(tmp_path):
+def test_a_run_from_before_a_setting_came_resumes(tmp_path):
     folder = tmp_path / "run"
-    begin(plan(), folder, ALONE)
+    create(plan(), folder, ALONE)
     about = json.loads((folder / "run.json").read_text())
-    del about["training"]["record"]
+    del about["training"]["cuda_graph"]
     (folder / "run.json").write_text(json.dumps(about))
     main(["train", "--resume", str(folder)])
-    assert "was started with record True, not False" in fails(
-        "train", "--resume", folder, "--no-record"
+    assert "was started with cuda_graph True, not False" in fails(
+        "train", "--resume", folder, "--no-cuda-graph"
     )
 
 
@@ -227,7 +227,7 @@ def test_elements_changed_under_their_description_are_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, monkeypatch):
+def test_a_run_resumes_with_the_data_it_was_started_with(tmp_path, monkeypatch):
     np.save(tmp_path / "mine.npy", np.random.default_rng(0).integers(0, 3, (40, 4, 4)))
     monkeypatch.chdir(tmp_path)
     sizes = ["--width", "8", "--heads", "2", "--steps", "4", "--batch", "4"]
@@ -239,8 +239,8 @@ def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, monkeypatch):
     )
 
 
-def test_the_seconds_of_a_run_that_goes_on_are_added_up(tmp_path):
-    run, packed = begin(plan(log_every=1), tmp_path / "run", ALONE)
+def test_the_seconds_of_a_resumed_run_are_added_up(tmp_path):
+    run, packed = create(plan(log_every=1), tmp_path / "run", ALONE)
     train(run, packed, ALONE)
     state, tensors = run.newest()
     shutil.rmtree(run.checkpoints()[-1])

@@ -10,15 +10,15 @@ import time
 
 import numpy as np
 
+from axial.media.sheets import write_sheet
 from axial.system.crc32c import masked_crc32c
-from axial.training.tensorboard import EventFile
-from axial.media.tiles import write_sheet
 from axial.system.protobuf import read_fields
-from axial.training.run_logger import Watch
+from axial.training.run_logger import RunLogger
+from axial.training.tensorboard import EventFile
 
 
 def test_the_log_has_one_object_a_line_and_a_pipe_gets_plain_lines(tmp_path, capsys):
-    with Watch(tmp_path / "log", steps=20, first=0) as watch:
+    with RunLogger(tmp_path / "log", steps=20, first=0) as watch:
         watch.record(1, loss=2.5)
         watch.progress(1, "2.5 bits/dim")
         watch.progress(2, "too soon for another line")
@@ -31,14 +31,14 @@ def test_the_log_has_one_object_a_line_and_a_pipe_gets_plain_lines(tmp_path, cap
 
 
 def test_lines_on_a_pipe_tell_the_time_left(tmp_path, capsys):
-    with Watch(tmp_path / "log", steps=1004, first=4) as watch:
+    with RunLogger(tmp_path / "log", steps=1004, first=4) as watch:
         time.sleep(0.1)
         watch.progress(14, "2.5 bits/dim")
     assert "step 14 of 1,004  2.5 bits/dim  0:00:1" in capsys.readouterr().err
 
 
 def test_quiet_ranks_say_and_write_nothing(tmp_path, capsys):
-    with Watch(None, steps=20, first=0) as watch:
+    with RunLogger(None, steps=20, first=0) as watch:
         watch.record(1, loss=2.5)
         watch.progress(20, "2.5 bits/dim")
         watch.say("scored")
@@ -47,8 +47,8 @@ def test_quiet_ranks_say_and_write_nothing(tmp_path, capsys):
 
 def test_a_terminal_gets_a_live_display(tmp_path):
     program = (
-        "import sys\nfrom pathlib import Path\nfrom axial.training.run_logger import Watch\n"
-        "with Watch(Path(sys.argv[1]), steps=20, first=4) as watch:\n"
+        "import sys\nfrom pathlib import Path\nfrom axial.training.run_logger import RunLogger\n"
+        "with RunLogger(Path(sys.argv[1]), steps=20, first=4) as watch:\n"
         "    watch.progress(10, '2.5 bits/dim')\n"
         "    watch.say('[scored]')\n"
     )
@@ -85,8 +85,8 @@ def records(path):
 def test_tensorboards_events_hold_curves_and_pictures(tmp_path):
     write_sheet(tmp_path / "sheet.png", np.zeros((4, 8, 8, 1), np.uint8))
     events = EventFile(tmp_path / "events")
-    with Watch(tmp_path / "log", steps=9, first=0, events=events) as watch:
-        watch.record(300, loss=2.5, norm=0.25, skipped=True)
+    with RunLogger(tmp_path / "log", steps=9, first=0, events=events) as watch:
+        watch.record(300, loss=2.5, grad_norm=0.25, skipped=True)
         watch.picture(7, tmp_path / "sheet.png")
     (path,) = (tmp_path / "events").iterdir()
     first, curves, _, picture = records(path)
@@ -94,7 +94,7 @@ def test_tensorboards_events_hold_curves_and_pictures(tmp_path):
     assert curves[2] == 300
     values = [dict(read_fields(value)) for number, value in read_fields(curves[5])]
     found = {v[1].decode(): struct.unpack("<f", struct.pack("<I", v[2]))[0] for v in values}
-    assert found == {"loss": 2.5, "norm": 0.25}
+    assert found == {"loss": 2.5, "grad_norm": 0.25}
     ((_, value),) = read_fields(picture[5])
     image = dict(read_fields(dict(read_fields(value))[4]))
     assert image[4] == (tmp_path / "sheet.png").read_bytes()

@@ -1,4 +1,4 @@
-"""How a run begins, what it refuses, and that a refusal leaves nothing behind."""
+"""How a run is created, what it refuses, and that a refusal leaves nothing behind."""
 
 import os
 import shutil
@@ -12,20 +12,20 @@ import formats
 import numpy as np
 import pytest
 import torch
+from packed_arrays import FACTS
 from small_runs import ALONE, COMMON, STEPS, command, fails, plan
-from test_data import FACTS
 
 import axial
 from axial import ConfigError, DataError, InputError
-from axial.training.start import _create, begin, open_again
+from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
-from axial.models.config import Sizes
 from axial.data.packed import PackedWriter
 from axial.data.packing import pack
+from axial.models.config import Sizes
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
-from axial.checkpoints.run_folder import Run
 from axial.training.loop import train
+from axial.training.start import _create, create, open_again
 
 
 def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tmp_path):
@@ -66,10 +66,10 @@ def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
         assert "another process is training here" in fails("train", "--resume", alone)
 
 
-def test_a_run_may_begin_in_an_empty_folder_where_the_user_stands(tmp_path, monkeypatch):
+def test_a_run_may_be_created_in_an_empty_folder_where_the_user_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     inode = tmp_path.stat().st_ino
-    run, packed = begin(plan(), Path(), ALONE)
+    run, packed = create(plan(), Path(), ALONE)
     assert train(run, packed, ALONE).step == run.about["training"]["steps"]
     assert tmp_path.stat().st_ino == inode, "a mount point could not be replaced"
     assert not list(tmp_path.glob(".*-*"))
@@ -99,22 +99,22 @@ def test_what_a_start_that_was_killed_left_goes_with_the_next_and_a_living_one_i
     try:
         kept = packed()
         with pytest.raises(ConfigError, match="another process is starting a run here"):
-            begin(plan(), out, ALONE)
+            create(plan(), out, ALONE)
         assert kept and packed() == kept
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    begin(plan(), out, ALONE)
+    create(plan(), out, ALONE)
     assert [path.name for path in out.parent.iterdir()] == ["run"]
     assert {path.name for path in out.iterdir()} - {".lock"} == {"data", "run.json"}
 
 
-def test_an_empty_folder_stays_empty_where_a_run_cannot_begin(tmp_path):
+def test_an_empty_folder_stays_empty_where_a_run_cannot_be_created(tmp_path):
     assert "give --data" in fails("train", "cifar10", "--out", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_made_for_a_run_that_cannot_begin_are_removed(tmp_path):
+def test_folders_made_for_a_run_that_cannot_be_created_are_removed(tmp_path):
     (tmp_path / "mine").mkdir()
     assert "no such file" in fails(
         "train", "small", "--data", tmp_path / "no", "--out", tmp_path / "mine" / "a" / "b"
@@ -126,7 +126,7 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
     out = tmp_path / "run"
     lines = {
         "did you mean digits?": ["digit", "--out", out],
-        "needs --out": ["digits"],
+        "give --out DIR for a new run": ["digits"],
         "name a preset": ["--out", out],
         "give --data": ["cifar10", "--out", out],
         "no such file": ["small", "--out", out, "--data", tmp_path / "nothing"],
@@ -263,9 +263,9 @@ def test_users_own_arrays_train_without_a_word_of_configuration(tmp_path):
     assert (found.axes, found.channels, found.values) == ((3, 4, 5), 1, 3)
 
 
-def test_labels_are_used_unless_told(tmp_path, alone):
+def test_labels_are_used_by_default(tmp_path, alone):
     assert axial.load(alone).config.classes == 10
-    run, _ = begin(plan(labels=False), tmp_path / "run", ALONE)
+    run, _ = create(plan(labels=False), tmp_path / "run", ALONE)
     assert run.about["model"]["classes"] == 0
 
 
@@ -279,24 +279,24 @@ def test_classes_of_a_model_to_tune_are_matched_by_name(tmp_path):
             writer.finish(label, len(order), tuple(order), **FACTS | {"values": 256})
         sources[source] = str(tmp_path / f"{source}.npy")
     sizes = Sizes(width=8, heads=2)
-    small = replace(plan(steps=1, validation=0), preset="small", sizes=sizes)
-    run, packed = begin(replace(small, data=sources["one"]), tmp_path / "run", ALONE)
+    small = replace(plan(steps=1, validation=0), preset=PRESETS["small"], sizes=sizes)
+    run, packed = create(replace(small, data=sources["one"]), tmp_path / "run", ALONE)
     train(run, packed, ALONE)
     tuned = replace(small, init=run.folder, sizes=Sizes())
     for source, wanted in {"other": 1 - packed.labels, "some": np.ones(16)}.items():
         out = tmp_path / f"{source}-run"
-        found, again = begin(replace(tuned, data=sources[source]), out, ALONE)
+        found, again = create(replace(tuned, data=sources[source]), out, ALONE)
         assert np.array_equal(again.labels, wanted) and found.about["data"]["names"] == ["a", "b"]
         train(found, again, ALONE)
         assert np.array_equal(open_again(Run(out)).labels, wanted)
     with pytest.raises(
         InputError, match="has the class 'c', but the model was trained on 'a', 'b'"
     ):
-        begin(replace(tuned, data=sources["new"]), tmp_path / "no", ALONE)
+        create(replace(tuned, data=sources["new"]), tmp_path / "no", ALONE)
 
 
 def test_a_run_knows_what_its_classes_are_called(tmp_path):
     names = [f"{name}/{i}.png" for name in "ba" for i in range(8)]
     folder = formats.picture_folder(tmp_path / "pets", formats.pictures(16, 8), names)
-    found = replace(plan(batch=4), preset="small", data=str(folder))
-    assert begin(found, tmp_path / "run", ALONE)[0].about["data"]["names"] == ["a", "b"]
+    found = replace(plan(batch=4), preset=PRESETS["small"], data=str(folder))
+    assert create(found, tmp_path / "run", ALONE)[0].about["data"]["names"] == ["a", "b"]

@@ -12,22 +12,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
+from small_trainers import ALONE, COLOUR, TRAINING, batch_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from axial import AxialTransformer, CheckpointError, DataError, TrainConfig, bits_per_dim
-from axial.data.batches import Batch, channels
+from axial.data.batches import channels
 from axial.models.layers import Block
 from axial.system.ranks import Ranks
-from axial.training.trainer import SliceBits, Trainer
-
-ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
-TRAINING = TrainConfig(steps=20, batch=6, learning_rate=0.01, warmup=4)
-COLOUR = config((3, 4), channels=3, classes=2)
-
-
-def batch_of(model_config, count, *, seed=1):
-    x, label, _ = random_input(model_config, count, seed=seed)
-    index = np.arange(count)
-    return Batch(x=x.to(torch.uint8), label=label, index=index, epoch=np.zeros_like(index))
+from axial.training.ema import ema_decay
+from axial.training.loss import SliceBits
+from axial.training.schedule import learning_rate
+from axial.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -56,7 +51,7 @@ def test_channels_are_uniform_and_depend_on_seed_epoch_and_index_alone():
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 @pytest.mark.parametrize("clip", [0.05, 100.0])
 def test_an_update_is_the_textbooks(optimizer, clip):
-    settings = replace(TRAINING, optimizer=optimizer, clip=clip, weight_decay=0.1)
+    settings = replace(TRAINING, optimizer=optimizer, grad_clip=clip, weight_decay=0.1)
     model = tiny_model(COLOUR)
     reference = copy.deepcopy(model).train()
     trainer = Trainer(model, settings, ALONE)
@@ -81,7 +76,7 @@ def test_an_update_is_the_textbooks(optimizer, clip):
         length = torch.nn.utils.clip_grad_norm_(reference.parameters(), clip)
         for group in textbook.param_groups:
             group["lr"] = (
-                0.01 * min(1, (number + 1) / 4) if number < 4 else settings.rate_at(number)
+                0.01 * min(1, (number + 1) / 4) if number < 4 else learning_rate(settings, number)
             )
         textbook.step()
         decay_rate = min(0.5, (1 + number) / (10 + number))
@@ -91,33 +86,34 @@ def test_an_update_is_the_textbooks(optimizer, clip):
         torch.testing.assert_close(norm.double(), length, rtol=1e-6, atol=0)
     for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
-    for mine, theirs in zip(trainer.averaged().parameters(), average, strict=True):
+    for mine, theirs in zip(trainer.ema_model().parameters(), average, strict=True):
         torch.testing.assert_close(mine.detach(), theirs, rtol=0, atol=2e-6)
 
 
 def test_the_rate_rises_linearly_and_falls_along_its_schedule_or_stays():
-    rates = [TRAINING.rate_at(step) for step in range(20)]
+    rates = [learning_rate(TRAINING, step) for step in range(20)]
     assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
     assert rates[4] == 0.01 and rates[12] == pytest.approx(0.005)
     assert rates[19] == pytest.approx(0.005 * (1 + math.cos(math.pi * 15 / 16)))
     constant = replace(TRAINING, schedule="constant")
-    assert {constant.rate_at(step) for step in range(4, 20)} == {0.01}
+    assert {learning_rate(constant, step) for step in range(4, 20)} == {0.01}
     trapezoid = replace(TRAINING, schedule="trapezoid")
-    assert [trapezoid.rate_at(step) for step in range(4)] == rates[:4]
-    assert {trapezoid.rate_at(step) for step in range(4, 13)} == {0.01}
-    assert [trapezoid.rate_at(step) for step in (14, 16, 20, 30)] == [0.0075, 0.005, 0, 0]
+    assert [learning_rate(trapezoid, step) for step in range(4)] == rates[:4]
+    assert {learning_rate(trapezoid, step) for step in range(4, 13)} == {0.01}
+    assert [learning_rate(trapezoid, step) for step in (14, 16, 20, 30)] == [0.0075, 0.005, 0, 0]
 
 
-def test_averages_reach_over_a_tenth_of_the_run_unless_told():
+def test_averages_reach_over_a_tenth_of_the_run_by_default():
     long = replace(TRAINING, steps=10_000)
-    assert long.ema_at(0) == 0.1 and long.ema_at(10**6) == 1 - 10 / 10_000
+    assert ema_decay(long, 0) == 0.1 and ema_decay(long, 10**6) == 1 - 10 / 10_000
+    assert ema_decay(replace(long, ema_horizon=0.01), 10**6) == 1 - 100 / 10_000
     authors = replace(TRAINING, ema=0.99995, ema_warmup=False)
-    assert authors.ema_at(0) == authors.ema_at(10**6) == 0.99995
+    assert ema_decay(authors, 0) == ema_decay(authors, 10**6) == 0.99995
 
 
 @pytest.mark.parametrize("parts", [2, 4, 6])
 def test_accumulating_over_parts_changes_nothing(parts):
-    settings = replace(TRAINING, accumulate=parts)
+    settings = replace(TRAINING, grad_accum=parts)
     whole, split = tiny_model(COLOUR), tiny_model(COLOUR)
     one, several = Trainer(whole, TRAINING, ALONE), Trainer(split, settings, ALONE)
     for number in range(4):
@@ -130,11 +126,13 @@ def test_accumulating_over_parts_changes_nothing(parts):
 
 
 @pytest.mark.parametrize(
-    "optimizer, recompute", [("adamw", False), ("adamw", True), ("muon", False)]
+    "optimizer, activation_checkpointing", [("adamw", False), ("adamw", True), ("muon", False)]
 )
-def test_a_state_that_was_saved_goes_on_bit_for_bit(optimizer, recompute):
+def test_a_state_that_was_saved_goes_on_bit_for_bit(optimizer, activation_checkpointing):
     dropping = replace(COLOUR, dropout=0.3)
-    settings = replace(TRAINING, optimizer=optimizer, recompute=recompute)
+    settings = replace(
+        TRAINING, optimizer=optimizer, activation_checkpointing=activation_checkpointing
+    )
     straight = Trainer(tiny_model(dropping), settings, ALONE)
     for number in range(8):
         straight.step(number, batch_of(COLOUR, 6, seed=number))
@@ -186,7 +184,7 @@ def test_a_step_that_is_not_finite_leaves_weights_and_moments_alone(optimizer):
     assert not norm.isfinite()
     after = trainer.state()
     for name, tensor in before.items():
-        if not name.startswith("average/"):
+        if not name.startswith("ema/"):
             assert torch.equal(tensor, after[name]), name
     loss, norm = trainer.step(2, batch_of(COLOUR, 6))
     assert loss.isfinite() and norm.isfinite()
@@ -221,7 +219,49 @@ def test_every_kind_of_model_learns_eight_examples(name):
     for number in range(120):
         trainer.step(number, replace(batch, epoch=batch.epoch + number))
     label = batch.label if model.config.classes else None
-    assert bits_per_dim(trainer.averaged(), batch.x, label).mean() < 0.8 < math.log2(3) / 1.9
+    assert bits_per_dim(trainer.ema_model(), batch.x, label).mean() < 0.8 < math.log2(3) / 1.9
+
+
+class Waits(TorchDispatchMode):
+    """Notes what would make a GPU's host wait: a value asked for, a shape that depends on one."""
+
+    ASKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "unique")
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in self.ASKING:
+            self.found.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
+def test_a_step_asks_the_device_for_nothing(optimizer, monkeypatch):
+    # On a CPU alone, one_hot looks at the values it is given.
+    one_hot = lambda x, count: (x.unsqueeze(-1) == torch.arange(count)).long()  # noqa: E731
+    monkeypatch.setattr(torch.nn.functional, "one_hot", one_hot)
+    trainer = Trainer(tiny_model(COLOUR), replace(TRAINING, optimizer=optimizer), ALONE)
+    trainer.step(0, batch_of(COLOUR, 6))
+    with Waits() as waits:
+        reading = trainer.step(1, batch_of(COLOUR, 6))
+        assert waits.found == []
+        float(reading[0])
+        assert waits.found == ["_local_scalar_dense"]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_a_step_never_waits_for_a_gpu():
+    alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+    trainer = Trainer(tiny_model(COLOUR).float(), replace(TRAINING, compile=False), alone)
+    trainer.step(0, batch_of(COLOUR, 6))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.step(1, batch_of(COLOUR, 6))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def compare_with_recorded(sizes=(6,) * 12, dropout=0.3, **settings):
@@ -232,10 +272,10 @@ def compare_with_recorded(sizes=(6,) * 12, dropout=0.3, **settings):
 
     def trained(record):
         model = tiny_model(model_config).float()
-        trainer = Trainer(model, replace(settings, record=record), alone)
+        trainer = Trainer(model, replace(settings, cuda_graph=record), alone)
         batches = [batch_of(model_config, size, seed=n) for n, size in enumerate(sizes)]
         readings = [trainer.step(number, batch) for number, batch in enumerate(batches)]
-        assert (trainer.recording is not None) == record
+        assert (trainer.cuda_graph is not None) == record
         return torch.stack(readings).cpu(), trainer.state()
 
     (wanted, one), (found, other) = trained(False), trained(True)
@@ -254,8 +294,8 @@ def compare_with_recorded(sizes=(6,) * 12, dropout=0.3, **settings):
     "settings",
     [
         {},
-        {"accumulate": 2},
-        {"recompute": True},
+        {"grad_accum": 2},
+        {"activation_checkpointing": True},
         {"optimizer": "muon"},
         {"precision": "bfloat16"},
         {"sizes": (6, 6, 5, 6, 6, 6, 6, 6, 6, 5, 6, 6)},  # another size does not disturb it
@@ -271,7 +311,7 @@ def test_a_recorded_step_is_the_step(settings):
 def test_a_compiled_and_recorded_step_is_the_step(precision):
     # In a process of its own: the checks of shapes that tests switch on break compilation.
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import sys; sys.path[:0] = {[str(Path(__file__).parents[i]) for i in (0, 1)]!r}
 from test_trainer import compare_with_recorded
 compare_with_recorded(precision={precision!r}, compile=True)
 """
@@ -285,7 +325,7 @@ def test_a_recorded_step_that_is_not_finite_changes_nothing():
     trainer = Trainer(model, replace(TRAINING, precision="float32", compile=False), alone)
     for number in range(6):
         trainer.step(number, batch_of(COLOUR, 6, seed=number))
-    assert trainer.recording is not None
+    assert trainer.cuda_graph is not None
     bias = model.to_logits.bias.detach()
     kept = bias[0].clone()
     bias[0] = math.nan
@@ -293,7 +333,7 @@ def test_a_recorded_step_that_is_not_finite_changes_nothing():
     assert not trainer.step(6, batch_of(COLOUR, 6)).isfinite().any()
     after = trainer.state()
     for name, tensor in before.items():
-        if not name.startswith("average/"):
+        if not name.startswith("ema/"):
             torch.testing.assert_close(after[name], tensor, rtol=0, atol=0, equal_nan=True)
     bias[0] = kept
     assert trainer.step(7, batch_of(COLOUR, 6)).isfinite().all()
@@ -308,7 +348,7 @@ def test_a_recorded_run_goes_on_from_a_state_that_is_put_into_it():
         trainer.step(number, batch_of(COLOUR, 6, seed=number))
     kept = trainer.state()
     first = [trainer.step(n, batch_of(COLOUR, 6, seed=n)).cpu() for n in range(6, 10)]
-    assert trainer.recording is not None
+    assert trainer.cuda_graph is not None
     trainer.load_state(kept)
     again = [trainer.step(n, batch_of(COLOUR, 6, seed=n)).cpu() for n in range(6, 10)]
     torch.testing.assert_close(again, first, rtol=1e-5, atol=0)
@@ -320,7 +360,7 @@ def test_an_lstm_learns_on_a_gpu_unrecorded():
     model = tiny_model(replace(COLOUR, inner="lstm", decoder_layers=(2, 1))).float()
     trainer = Trainer(model, replace(TRAINING, precision="float32", compile=False), alone)
     readings = [trainer.step(n, batch_of(COLOUR, 6)).cpu() for n in range(8)]
-    assert trainer.recording is None and readings[-1][0] < readings[0][0]
+    assert trainer.cuda_graph is None and readings[-1][0] < readings[0][0]
 
 
 def losses_with_dropout(*, compile):
@@ -335,7 +375,7 @@ def losses_with_dropout(*, compile):
 @pytest.mark.gpu
 def test_what_is_compiled_drops_what_torch_drops():
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import sys; sys.path[:0] = {[str(Path(__file__).parents[i]) for i in (0, 1)]!r}
 from pytest import approx
 from test_trainer import losses_with_dropout
 assert losses_with_dropout(compile=True) == approx(losses_with_dropout(compile=False), rel=1e-4)
@@ -360,7 +400,7 @@ def block_dtypes(device, precision):
 def test_blocks_add_to_numbers_of_the_precision_of_the_run(device, precision):
     # In a process of its own: some CPUs need to be told before torch is there, or bfloat16 ends it.
     script = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import sys; sys.path[:0] = {[str(Path(__file__).parents[i]) for i in (0, 1)]!r}
 import torch
 from test_trainer import block_dtypes
 assert block_dtypes({device!r}, {precision!r}) == {{(torch.{precision}, torch.{precision})}}

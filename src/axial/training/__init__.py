@@ -1,1 +1,1 @@
-"""A run."""
+"""A run: its configuration, start, loop, step, optimizer, metrics and log."""

@@ -1,10 +1,10 @@
-"""The training loop: when to step, look, draw and save; how to begin, go on and stop."""
+"""The training loop: when to step, log, validate, draw and save; how to start, resume and stop."""
 
 import math
 import sys
 import time
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axial.data.batches import Indices, TrainingBatches, split
-from axial.models.causal import given as always_given
 from axial.checkpoints.model_folder import fingerprint, is_model, load, save
-from axial.models.config import ModelConfig, TrainConfig
+from axial.checkpoints.run_folder import Run, Writer
+from axial.data.batches import Indices, TrainingBatches
 from axial.data.packed import Packed
 from axial.errors import CheckpointError, TrainingError, is_out_of_memory
-from axial.evaluation.scoring import evaluate
-from axial.training.tensorboard import EventFile
-from axial.models.axial_transformer import AxialTransformer
-from axial.training.parallel import Parallel
-from axial.media.tiles import write_curve, write_sheet
-from axial.system.ranks import Ranks, stopping
-from axial.training.metrics import Pace, Readings
-from axial.checkpoints.run_folder import Run, Writer
+from axial.evaluation.scoring import score
+from axial.media.curves import write_curve
+from axial.media.sheets import write_sheet
+from axial.models.causal import given as always_given
+from axial.models.families import (
+    model_from_weights,
+    model_of_shapes,
+    new_model,
+    read_config,
+)
+from axial.models.protocol import Model
 from axial.sampling.draw import draw
+from axial.system.ranks import Ranks, stopping
+from axial.training.config import TrainConfig
+from axial.training.hold_out import split
+from axial.training.metrics import Metrics, Throughput
+from axial.training.parallel import Parallel
+from axial.training.run_logger import RunLogger
+from axial.training.schedule import learning_rate
+from axial.training.tensorboard import EventFile
+from axial.training.time_limit import UNKNOWN_STEPS, TimeLimit
 from axial.training.trainer import Trainer
-from axial.training.run_logger import Watch
 
 _FAILED = 1000  # beyond every signal
 _PICTURES = 16
@@ -44,7 +54,7 @@ class Outcome:
     best: float | None
     """Fewest bits/dim on the held-out examples; None if none were scored."""
     best_step: int | None
-    """The update after which that was found; its averaged weights are the run's model."""
+    """The update after which that was found; its EMA weights are the run's model."""
     skipped: int
     """Updates that were not finite, and left the weights as they were."""
     signal: int | None
@@ -55,8 +65,8 @@ class Outcome:
         scored = "" if self.best is None else f"{self.best:.4f} bits/dim held out "
         at = "" if self.best_step is None else f"(best, at step {self.best_step:,}), "
         bad = f", {self.skipped} skipped" if self.skipped else ""
-        goes_on = f"; `axial train --resume {folder}` goes on" if self.signal else ""
-        return f"{folder}: {scored}{at}{self.step:,} steps{bad}{goes_on}"
+        stopped = f"; `axial train --resume {folder}` resumes it" if self.signal else ""
+        return f"{folder}: {scored}{at}{self.step:,} steps{bad}{stopped}"
 
 
 def train(
@@ -67,14 +77,14 @@ def train(
     parallel: Parallel = "ddp",
     tensorboard: bool = False,
 ) -> Outcome:
-    """Train from the last checkpoint of a run, or from its beginning, to its end.
+    """Train from the last checkpoint of a run, or from its start, to its end.
 
     Every rank calls it. A signal that asks to end saves and returns; a second one does not wait.
     """
     try:
         with ExitStack() as stack:
-            ranks.by_main(lambda: stack.enter_context(run.locked()))
-            ranks.by_main(run.clean)
+            ranks.on_rank0(lambda: stack.enter_context(run.locked()))
+            ranks.on_rank0(run.clean)
             loop = _Loop(run, packed, ranks, parallel)
             loop.watch = stack.enter_context(_watch(run, loop, tensorboard=tensorboard))
             loop.writer = stack.enter_context(Writer())
@@ -98,13 +108,15 @@ def train(
             raise
         raise TrainingError(
             f"{run.folder}: does not fit memory; start anew with a smaller --batch or --width, or "
-            f"with --accumulate, --recompute or --no-record"
+            f"with --grad-accum, --activation-checkpointing or --no-cuda-graph"
         ) from error
 
 
 def _doubts(config: TrainConfig) -> list[str]:
-    """Why the averaged weights, which are the run's model, may end near where they began."""
-    found = []
+    """Why the EMA weights, which are the run's model, may end near where they started."""
+    found: list[str] = []
+    if config.max_minutes is not None:  # how many steps there will be is not known
+        return found
     if config.warmup >= config.steps:
         found.append(
             f"warmup {config.warmup:,} is no shorter than the run of {config.steps:,} steps: the "
@@ -119,42 +131,64 @@ def _doubts(config: TrainConfig) -> list[str]:
     return found
 
 
-def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> Watch:
-    """Only the main rank writes and speaks."""
-    steps = loop.config.steps
+def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> RunLogger:
+    """Only rank 0 writes and prints."""
+    steps = loop.planned
 
-    def begin() -> Watch:
+    def create() -> RunLogger:
         run.rewind_log(loop.step)
         folder = run.folder / "tensorboard"
         events = EventFile(folder) if tensorboard or folder.is_dir() else None
-        return Watch(run.log_path, steps=steps, first=loop.step, events=events)
+        return RunLogger(run.log_path, steps=steps, first=loop.step, events=events)
 
-    return loop.ranks.by_main(begin) or Watch(None, steps=steps, first=loop.step)
+    return loop.ranks.on_rank0(create) or RunLogger(None, steps=steps, first=loop.step)
 
 
 class _Loop:
     """One call of `train`; `state` is what a checkpoint keeps beside tensors and step."""
 
-    watch: Watch
+    watch: RunLogger
     writer: Writer
 
     def __init__(self, run: Run, packed: Packed, ranks: Ranks, parallel: Parallel) -> None:
         self.run, self.packed, self.ranks = run, packed, ranks
         self.config = TrainConfig.from_json(run.about["training"])
-        self.model_config = ModelConfig.from_json(run.about["model"])
+        self.model_config = read_config(run.about)
         count = self.config.held_out(len(packed))
         self.kept, self.held_out = split(len(packed), count, self.config.hold_out)
         self.step = 0
         self.state: dict[str, Any] = {"best": None, "best_step": None, "seconds": 0.0}
-        self.state |= {"skipped": 0, "bad_in_a_row": 0}
+        self.state |= {"skipped": 0, "bad_in_a_row": 0, "plan": None}
         found = run.newest()
         model = self._new_model() if found is None else self._empty_model()
         self.trainer = Trainer(model, self.config, ranks, parallel=parallel)
         if found is not None:
-            self._go_on(*found)
-        self.began = time.monotonic() - self.state["seconds"]
-        self.readings = Readings(self.step, self.config, ranks, self.state["bad_in_a_row"])
+            self._resume(*found)
+        self.limit = None
+        if self.config.max_minutes is not None:
+            self.limit = TimeLimit(60 * self.config.max_minutes, self.state["plan"])
+            self._set_steps(self.limit.steps)
+        self._start_clock()
+        self.metrics = Metrics(self.step, self.config, ranks, self.state["bad_in_a_row"])
         self.signal: int | None = None
+
+    def _start_clock(self) -> None:
+        """Count training time from now on, beyond what the run has used already."""
+        self.began = time.monotonic() - self.state["seconds"]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training so far, without samples and the first step of each process."""
+        return time.monotonic() - self.began
+
+    @property
+    def planned(self) -> int | None:
+        """Steps of the whole run; None while a limit in time has not told yet."""
+        return self.config.steps if self.config.steps < UNKNOWN_STEPS else None
+
+    def _set_steps(self, steps: int) -> None:
+        if steps != self.config.steps:
+            self.config = self.trainer.config = replace(self.config, steps=steps)
 
     @property
     def outcome(self) -> Outcome:
@@ -162,12 +196,12 @@ class _Loop:
         kept = {name: self.state[name] for name in ("best", "best_step", "skipped")}
         return Outcome(step=self.step, signal=self.signal, **kept)
 
-    def _new_model(self) -> AxialTransformer:
+    def _new_model(self) -> Model:
         """Weights of the run's seed, or those of the model it starts from."""
         start = self.run.about["init"]
         if start is None:
             torch.manual_seed(self.config.seed)
-            model = AxialTransformer(self.model_config)
+            model = new_model(self.model_config)
             if self.config.embeddings == "smooth":
                 model.smooth_embeddings()
             return model
@@ -177,22 +211,22 @@ class _Loop:
                 f"{start['folder']}: is no longer the model that this run starts from; "
                 f"start a new run"
             )
-        return AxialTransformer.from_weights(self.model_config, model.float().state_dict())
+        return model_from_weights(self.model_config, model.float().state_dict())
 
-    def _empty_model(self) -> AxialTransformer:
+    def _empty_model(self) -> Model:
         """One whose weights are about to be read."""
-        return AxialTransformer.of_shapes(self.model_config).to_empty(device="cpu")
+        return model_of_shapes(self.model_config).to_empty(device="cpu")
 
-    def _go_on(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def _resume(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         folder = self.run.checkpoints()[-1]
         try:
             self.trainer.load_state(tensors)
             self.step = state["step"]
-            state = {"bad_in_a_row": 0} | state  # older runs did not keep it
+            state = {"bad_in_a_row": 0, "plan": None} | state  # older runs did not keep them
             self.state = {name: state[name] for name in self.state}
         except (CheckpointError, KeyError) as error:
             raise CheckpointError(
-                f"{folder}: {error}; remove it to go on from the one before"
+                f"{folder}: {error}; remove it to resume from the one before"
             ) from error
 
     def steps(self, asked: list[int]) -> None:
@@ -208,21 +242,49 @@ class _Loop:
             subset=self.kept,
         )
         sheet = self._sheet()  # what ended the run may have come before it
-        if sheet and self.ranks.any(self.ranks.main and not (self.run.folder / sheet).exists()):
-            self._sample(self.trainer.averaged(), sheet)
-        self.pace = Pace(self.model_config, config, self.ranks, self.step)
-        with closing(batches.stream(self.step)) as stream:
-            while self.step < config.steps and self.signal is None:
-                self.readings.add(self.trainer.step(self.step, next(stream)))
+        if sheet and self.ranks.any(self.ranks.is_rank0 and not (self.run.folder / sheet).exists()):
+            self._sample(self.trainer.ema_model(), sheet)
+        self.throughput = Throughput(self.model_config, config, self.ranks, self.step)
+        first = self.step
+        with closing(batches.stream(first)) as stream:
+            while self.step < self.config.steps and self.signal is None:
+                self.metrics.add(self.trainer.step(self.step, next(stream)))
                 self.step += 1
+                if self.step == first + 1:
+                    self._wait_for_device()
+                    self._start_clock()
                 self.signal = self._agreed(asked)
+                self._plan()
                 if self._look():
-                    self.pace.restart(self.step)
-        self.ranks.by_main(self.writer.wait)
+                    self.throughput.restart(self.step)
+                    if self.limit:
+                        self.limit.restart(self.step)
+        self.ranks.on_rank0(self.writer.wait)
+
+    def _plan(self) -> None:
+        """Estimate anew how many steps the time allows; rank 0 decides for all."""
+        limit, step = self.limit, self.step
+        if limit is None or (step < limit.due and step % self.config.log_every):
+            return
+        self._wait_for_device()
+        limit.plan(self.config, step, self.elapsed)
+        decided = self.ranks.broadcast(torch.tensor([limit.steps, limit.due]))
+        limit.steps, limit.due = decided.tolist()
+        self._set_steps(limit.steps)
+        self.watch.steps = self.planned
+
+    def _wait_for_device(self) -> None:
+        if self.ranks.device.type == "cuda":
+            torch.cuda.synchronize(self.ranks.device)
+
+    def _measuring(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.limit is None else self.limit.measuring(name)
 
     def _agreed(self, asked: list[int]) -> int | None:
         """The signal that any rank was sent; if nothing more can be saved, all end."""
-        found = self.ranks.most(_FAILED if self.writer.failed else asked[0] if asked else 0)
+        found = self.ranks.all_reduce_max(
+            _FAILED if self.writer.failed else asked[0] if asked else 0
+        )
         if found == _FAILED:
             self.writer.wait()  # where it failed, this says why
             sys.exit(1)
@@ -239,11 +301,15 @@ class _Loop:
             return False
         self._log()
         if validates:
-            self._validate()
+            with self._measuring("validate_every"):
+                self._validate()
         if saves:
-            self._save()
+            with self._measuring("save_every"):
+                self._save()
         if sheet and self.signal is None:
-            self._sample(self.trainer.averaged(), sheet)
+            start = time.monotonic()
+            self._sample(self.trainer.ema_model(), sheet)
+            self.began += time.monotonic() - start  # drawing is not training
         return True
 
     def _sheet(self) -> Path | None:
@@ -253,25 +319,25 @@ class _Loop:
         return Path("samples") / f"step-{step:08d}.png" if due else None
 
     def _log(self) -> None:
-        found = self.readings.read()
-        speed = self.pace.measure(self.step)
+        found = self.metrics.read()
+        speed = self.throughput.measure(self.step)
         for step in found.skipped:
             self.watch.record(step, skipped=True)
             self.watch.say(f"step {step:,}: the loss or its gradient is not finite; skipped")
         self.state["skipped"] += len(found.skipped)
-        self.state["bad_in_a_row"] = self.readings.bad_in_a_row
-        self.state["seconds"] = round(time.monotonic() - self.began, 3)
-        rate = self.config.rate_at(self.step - 1)
-        facts = {"loss": found.loss, "norm": found.norm, "learning_rate": rate, **speed}
+        self.state["bad_in_a_row"] = self.metrics.bad_in_a_row
+        self.state["seconds"] = round(self.elapsed, 3)
+        rate = learning_rate(self.config, self.step - 1)
+        facts = {"loss": found.loss, "grad_norm": found.grad_norm, "learning_rate": rate, **speed}
         self.watch.record(self.step, **facts, seconds=self.state["seconds"])
         text = f"{found.loss:.4f} bits/dim  {speed['examples_per_second']:,.1f} examples/s"
-        if "peak_share" in speed:
-            text += f"  {speed['teraflops']:.0f} TFLOP/s ({speed['peak_share']:.0%} of peak)"
+        if "mfu" in speed:
+            text += f"  {speed['teraflops']:.0f} TFLOP/s ({speed['mfu']:.0%} of peak)"
         self.watch.progress(self.step, text)
 
     def _validate(self) -> None:
-        model = self.trainer.averaged()
-        found = evaluate(
+        model = self.trainer.ema_model()
+        found = score(
             model,
             self.packed,
             ranks=self.ranks,
@@ -287,23 +353,29 @@ class _Loop:
             self.state |= {"best": value, "best_step": self.step}
             self._export(model)
 
-    def _export(self, model: AxialTransformer) -> None:
+    def _export(self, model: Model) -> None:
         """Make these the weights that `load` gives for the run."""
-        if self.ranks.main:
+        if self.ranks.is_rank0:
             weights = {name: w.to("cpu", copy=True) for name, w in model.state_dict().items()}
-            snapshot = AxialTransformer.from_weights(self.model_config, weights)
+            snapshot = model_from_weights(self.model_config, weights)
             self.writer.do(_write_model, self.run, snapshot)
 
     def _save(self) -> None:
         tensors = self.trainer.state()
-        if self.ranks.main:
+        self.state["seconds"] = round(self.elapsed, 3)  # scoring since the last line counts
+        self.state["plan"] = self.limit.kept if self.limit else None
+        if self.ranks.is_rank0:
             self.writer.do(
-                self.run.save, self.step, tensors, dict(self.state), keep=self.config.keep
+                self.run.save,
+                self.step,
+                tensors,
+                dict(self.state),
+                keep=self.config.keep_checkpoints,
             )
 
-    def _sample(self, model: AxialTransformer, name: Path) -> None:
+    def _sample(self, model: Model, name: Path) -> None:
         x = draw_some(model, self.packed, self.held_out, self.ranks)
-        if self.ranks.main:
+        if self.ranks.is_rank0:
             path = self.run.folder / name
             path.parent.mkdir(exist_ok=True)
             classes = self.model_config.classes
@@ -318,18 +390,18 @@ class _Loop:
         """Leave a model, its samples and its curve."""
         best = self.state["best_step"]
         missing = best is None or not is_model(self.run.folder)
-        if self.ranks.any(self.ranks.main and missing):  # others may see the disk otherwise
+        if self.ranks.any(self.ranks.is_rank0 and missing):  # others may see the disk otherwise
             if best is not None:
                 self.watch.say(f"the best weights, of step {best:,}, are gone; the last ones stay")
                 self.state |= {"best": None, "best_step": None}
-            self._export(self.trainer.averaged())
-        self.ranks.by_main(self.writer.wait)
+            self._export(self.trainer.ema_model())
+        self.ranks.on_rank0(self.writer.wait)
         self._sample(load(self.run.folder, device=self.ranks.device), Path("samples.png"))
-        if self.ranks.main and not write_curve(self.run.folder / "curve.png", self.run.log()):
+        if self.ranks.is_rank0 and not write_curve(self.run.folder / "curve.png", self.run.log()):
             self.watch.say("no curve.png: pip install axial-transformers[plots]")
 
 
-def _write_model(run: Run, model: AxialTransformer) -> None:
+def _write_model(run: Run, model: Model) -> None:
     run.check_there()
     try:
         save(model, run.folder)
@@ -337,7 +409,7 @@ def _write_model(run: Run, model: AxialTransformer) -> None:
         raise run.unwritable(run.folder, error.__cause__ or error) from error
 
 
-def draw_some(model: AxialTransformer, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
+def draw_some(model: Model, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
     """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
     config = model.config
     count = max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))

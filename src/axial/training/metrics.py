@@ -1,4 +1,4 @@
-"""What the steps of a run give: losses left on the device until asked for, and their pace."""
+"""Metrics of training: losses left on the device until read, throughput and MFU."""
 
 import math
 import statistics
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from axial.models.config import ModelConfig, TrainConfig
-from axial.models.cost import training_flops
 from axial.errors import TrainingError
+from axial.models.config import ModelConfig
+from axial.models.cost import training_flops
 from axial.system.ranks import Ranks
+from axial.training.config import TrainConfig
 
 _MATRIX, _REPEATS = 8192, 4
 
@@ -22,14 +23,14 @@ class Means:
 
     loss: float
     """Bits/dim."""
-    norm: float
-    """Length of the gradient before it is clipped."""
+    grad_norm: float
+    """Gradient norm before clipping."""
     skipped: tuple[int, ...]
     """Steps that were not finite."""
 
 
-class Readings:
-    """Losses and gradient lengths of the last steps, read all at once: waiting costs time."""
+class Metrics:
+    """Losses and gradient norms of the last steps, read all at once: waiting costs time."""
 
     def __init__(
         self, first: int, config: TrainConfig, ranks: Ranks, bad_in_a_row: int = 0
@@ -41,7 +42,7 @@ class Readings:
         self.bad_in_a_row = bad_in_a_row
 
     def add(self, reading: Tensor) -> None:
-        """Keep the loss and the gradient's length of one more step."""
+        """Keep the loss and the gradient norm of one more step."""
         self._waiting.append(reading)
 
     def read(self) -> Means:
@@ -64,10 +65,10 @@ class Readings:
                     f"lower --learning-rate, or look at the data"
                 )
         loss, norm = map(statistics.fmean, zip(*(good or [(math.nan, math.nan)]), strict=True))
-        return Means(loss=loss, norm=norm, skipped=tuple(skipped))
+        return Means(loss=loss, grad_norm=norm, skipped=tuple(skipped))
 
 
-class Pace:
+class Throughput:
     """Examples and operations a second, of the steps alone."""
 
     def __init__(self, model: ModelConfig, config: TrainConfig, ranks: Ranks, step: int) -> None:
@@ -77,16 +78,16 @@ class Pace:
         self.restart(step)
 
     def restart(self, step: int) -> None:
-        """Begin to count, at this step and from now on."""
+        """Start counting, at this step and from now on."""
         self._step, self._time = step, time.monotonic()
 
     def measure(self, step: int) -> dict[str, float]:
-        """Since the last start: for the log, where a GPU does the work with its share of peak."""
+        """Since the last start, for the log; on a GPU with MFU, of the measured matrix peak."""
         each = (time.monotonic() - self._time) / max(1, step - self._step)
         found = {"examples_per_second": self._batch / each}
         if self._peak:
             found["teraflops"] = self._flops / each / 1e12
-            found["peak_share"] = self._flops / each / self._peak
+            found["mfu"] = self._flops / each / self._peak
         return found
 
 
@@ -98,9 +99,9 @@ def matrix_peak(device: torch.device) -> float | None:
     times = []
     for _ in range(5):
         torch.cuda.synchronize(device)
-        begin = time.monotonic()
+        start = time.monotonic()
         for _ in range(_REPEATS):
             a @ b
         torch.cuda.synchronize(device)
-        times.append((time.monotonic() - begin) / _REPEATS)
+        times.append((time.monotonic() - start) / _REPEATS)
     return 2 * _MATRIX**3 / sorted(times)[len(times) // 2]

@@ -25,15 +25,6 @@ _SHORTEST = 1e-15
 _MOST = 1 << 26
 
 
-def is_hidden(name: str) -> bool:
-    """Whether a parameter is a matrix of a block: what Muon is for.
-
-    All else is AdamW's: tables and vectors are no maps between features, the convolution and
-    the logits are the model's ends, and of the LSTM's gates nothing of the kind is known.
-    """
-    return name.endswith(("to_qkv.weight", "to_out.weight", "mlp_in.weight", "mlp_out.weight"))
-
-
 class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, on stacks of equal matrices.
 
@@ -42,6 +33,7 @@ class Muon(torch.optim.Optimizer):
     CUDA graph, if "lr" is a tensor. Momenta are views of their stack: load them by copying.
 
     `values` is what of each of the `parameters` lies on this rank; its gradient is read there.
+    `heads` are those of a parameter that holds queries, keys and values together, else None.
     """
 
     def __init__(
@@ -49,7 +41,7 @@ class Muon(torch.optim.Optimizer):
         values: Mapping[str, Tensor],
         parameters: Mapping[str, Tensor],
         *,
-        heads: int,
+        heads: Mapping[str, int | None],
         weight_decay: float,
     ) -> None:
         stacks = _stacks(values, parameters, heads)
@@ -81,13 +73,12 @@ class Muon(torch.optim.Optimizer):
 
 
 def _stacks(
-    values: Mapping[str, Tensor], parameters: Mapping[str, Tensor], heads: int
+    values: Mapping[str, Tensor], parameters: Mapping[str, Tensor], heads: Mapping[str, int | None]
 ) -> Iterator[dict[str, Any]]:
     """Parameters of equal shape and meaning together: a few large products, not many small."""
     found: dict[tuple[torch.Size, int | None], list[str]] = {}
     for name in values:
-        split = heads if name.endswith("to_qkv.weight") else None
-        found.setdefault((parameters[name].shape, split), []).append(name)
+        found.setdefault((parameters[name].shape, heads[name]), []).append(name)
     for (shape, split), names in found.items():
         most = max(1, _MOST // shape.numel())
         for first in range(0, len(names), most):

@@ -1,10 +1,10 @@
 """A module over several ranks: whole on each (DDP) or in shards (FSDP2), and shards made whole.
 
 Everything after the backward pass works on what lies on this rank: a parameter itself, or its
-shard. A whole tensor is what a checkpoint holds, so that any number of ranks can go on from it.
+shard. A whole tensor is what a checkpoint holds, so that any number of ranks can resume from it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -15,22 +15,20 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from axial.models.layers import Block
 from axial.system.ranks import Ranks
 
 Parallel = Literal["ddp", "fsdp"]
 
 
-def shard_module(module: nn.Module, ranks: Ranks) -> None:
-    """Cut every block's parameters, and those of no block, into one shard for each rank.
+def shard_module(module: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
+    """Cut the parameters of each block, and those of none, into one shard for each rank.
 
     They are gathered in float32 and cast where autocast says so: shards compute what whole
     weights compute.
     """
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
-    for part in module.modules():
-        if isinstance(part, Block):
-            fully_shard(part, mesh=mesh)
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
 
 

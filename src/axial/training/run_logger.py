@@ -12,19 +12,21 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from axial.training.tensorboard import EventFile
 from axial.system.progress import LINE_SECONDS
+from axial.training.tensorboard import EventFile
 
 
-class Watch:
+class RunLogger:
     """Writes the log and tells a person how a run is doing; the quiet ranks have a silent one."""
 
     def __init__(
-        self, log: Path | None, *, steps: int, first: int, events: EventFile | None = None
+        self, log: Path | None, *, steps: int | None, first: int, events: EventFile | None = None
     ) -> None:
         self._log = log.open("a", buffering=1) if log else None
         self._events = events
-        self._steps, self._first = steps, first
+        self.steps = steps
+        """Of the whole run, as planned; None while that is not known."""
+        self._first = first
         self._began = time.monotonic()
         self._spoken = -LINE_SECONDS
         self._bar: Progress | None = None
@@ -35,7 +37,7 @@ class Watch:
             self._bar = Progress(*columns, console=Console(stderr=True))
             self._task = self._bar.add_task("starting", total=steps, completed=first)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "RunLogger":
         if self._bar:
             with self._speaking():
                 self._bar.start()
@@ -63,13 +65,13 @@ class Watch:
 
     def progress(self, step: int, text: str) -> None:
         """Show how far the run has come; on a pipe, a line now and then and at the end."""
-        text = f"step {step:,} of {self._steps:,}  {text}"
+        text = f"step {step:,}{f' of {self.steps:,}' if self.steps else ''}  {text}"
         if self._bar:
-            self._bar.update(self._task, completed=step, description=text)
-        elif time.monotonic() - self._spoken >= LINE_SECONDS or step == self._steps:
+            self._bar.update(self._task, completed=step, total=self.steps, description=text)
+        elif time.monotonic() - self._spoken >= LINE_SECONDS or step == self.steps:
             self._spoken = time.monotonic()
             each = (self._spoken - self._began) / max(1, step - self._first)
-            left = timedelta(seconds=round(each * (self._steps - step)))
+            left = timedelta(seconds=round(each * ((self.steps or step) - step)))
             self.say(f"{text}  {left} left" if left else text)
 
     def say(self, text: str) -> None:
@@ -84,7 +86,7 @@ class Watch:
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
-        """Fall silent for good where nobody listens any more; the run goes on."""
+        """Fall silent for good where nobody listens any more; training continues."""
         try:
             yield
         except OSError:

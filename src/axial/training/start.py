@@ -1,40 +1,49 @@
-"""How a run begins: a preset, the data and the user's wishes become a folder; and goes on."""
+"""Create a run folder from a preset, data and settings, or open one to resume it."""
 
 import errno
 import os
 import platform
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import axial
-from axial.data.batches import check_share
 from axial.checkpoints.model_folder import fingerprint, load
-from axial.models.config import ModelConfig, Recipe, Sizes, TrainConfig
-from axial.data.packed import Packed, is_packed, open_packed, stacked_shape
-from axial.system.files import LOCK, claimed, folders_above, unfinished
-from axial.errors import ConfigError, DataError
-from axial.data.compatibility import as_modelled, class_names, renumbered
-from axial.data.packing import open_data
-from axial.presets import PRESETS
-from axial.system.ranks import Ranks
 from axial.checkpoints.run_folder import Run, check_free, write_run
 from axial.checkpoints.shipped import shipped_folder
+from axial.checkpoints.trained_on import class_names
+from axial.data.batches import check_share
+from axial.data.compatibility import conform, remap_labels
+from axial.data.in_memory import is_packed_as, pack_array
+from axial.data.packed import Array, Packed, is_packed, open_packed, stacked_shape
+from axial.data.packing import open_data
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.recognise import is_path
+from axial.errors import ConfigError, DataError
+from axial.models.config import ModelConfig, Sizes
+from axial.models.families import family_of, read_config
+from axial.system.files import LOCK, claimed, folders_above, unfinished
+from axial.system.ranks import Ranks
+from axial.training.config import Preset, Recipe, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a user asks to train."""
 
-    preset: str
-    """A name in PRESETS."""
-    data: str | None
-    """A packed file, or any source that `axial data` takes; None for the preset's or run's own."""
+    name: str
+    """What the run calls its recipe."""
+    preset: Preset | Recipe | None
+    """For data of any shape that it fits, or for one shape; None where a run is resumed."""
+    data: str | Array | Tensor | None
+    """A packed file, any source that `axial data` takes, or integers (n, *axes, c); None for the
+    preset's or run's own."""
     training: TrainConfig
     """How to train."""
     reading: ReadOptions = ReadOptions()  # noqa: RUF009
@@ -46,13 +55,31 @@ class Plan:
     init: Path | str | None = None
     """A checkpoint to start from instead of random weights; its sizes are the run's."""
 
+    @property
+    def usual(self) -> Recipe:
+        """The recipe for the data it is made for."""
+        assert self.preset is not None  # that of a new run
+        return self.preset if isinstance(self.preset, Recipe) else self.preset()
 
-def begin(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
-    """Make the folder of a new run; on an error nothing of it stays.
 
-    Every rank calls it; the main one writes. The folder must be one that all can see.
+def open_run(plan: Plan, folder: Path, ranks: Ranks, *, resume: bool = False) -> tuple[Run, Packed]:
+    """Create a run or open one to resume it, and say on standard error what it is."""
+    if resume:
+        run, packed = ranks.rank0_first(lambda: _resume(folder, plan, ranks))
+    else:
+        run, packed = create(plan, folder, ranks)
+    if ranks.is_rank0:
+        with suppress(OSError):  # a run needs no one who listens
+            print(run, file=sys.stderr)
+    return run, packed
+
+
+def create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
+    """Create the folder of a new run; on an error nothing of it stays.
+
+    Every rank calls it; rank 0 writes. The folder must be one that all can see.
     """
-    return ranks.first_main(lambda: _create(plan, out, ranks) if ranks.main else _join(out))
+    return ranks.rank0_first(lambda: _create(plan, out, ranks) if ranks.is_rank0 else _join(out))
 
 
 def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
@@ -103,11 +130,17 @@ def _join(out: Path) -> tuple[Run, Packed]:
     return run, open_again(run)
 
 
-def resume(folder: Path, plan: Plan, ranks: Ranks) -> tuple[Run, Packed]:
-    """Open a run to go on with it, as it was started; the plan says nothing else."""
+def _resume(folder: Path, plan: Plan, ranks: Ranks) -> tuple[Run, Packed]:
+    """Open a run to resume it, as it was started; the plan says nothing else."""
     run = Run(folder)
     _check_same(run, plan, ranks)
-    packed = open_again(run, plan.data)
+    data = plan.data
+    packed = open_again(run, data if isinstance(data, str) else None)
+    if not (data is None or isinstance(data, str) or is_packed_as(data, packed)):
+        raise DataError(
+            f"data is not the array that {run.folder} was trained on; leave it out, or start a "
+            f"new run"
+        )
     packed.check()
     return run, packed
 
@@ -123,7 +156,7 @@ def open_again(run: Run, data: str | None = None) -> Packed:
         raise DataError(f"{path}: {what}; give --data, the same array elsewhere")
     packed = open_packed(path, stack_frames=about["stack_frames"])
     if about.get("names"):  # those of the model that it started from, if it did
-        packed = renumbered(packed, tuple(about["names"]))
+        packed = remap_labels(packed, tuple(about["names"]))
     for name, found in _identity(packed).items():
         if about[name] != found:
             raise DataError(
@@ -134,15 +167,21 @@ def open_again(run: Run, data: str | None = None) -> Packed:
 
 
 def _check_same(run: Run, plan: Plan, ranks: Ranks) -> None:
-    """Refuse to go on with settings other than the run's own."""
+    """Refuse to resume with settings other than the run's own."""
     about, data = run.about, run.about["data"]
     training = TrainConfig.from_json(about["training"]).to_json()  # with what came later
-    own = training | about["model"] | data["reading"]
+    model = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(read_config(about)).items()
+    }
+    own = training | model | data["reading"]
     own |= {"preset": about["preset"], "stack_frames": data["stack_frames"]}
     own["init"] = (about["init"] or {}).get("folder")
     wanted: dict[str, Any] = plan.training.to_json() | plan.sizes.given
+    if isinstance(plan.preset, Recipe):
+        wanted |= plan.sizes.applied(plan.preset.model).to_json()
     wanted |= plan.reading.given
-    wanted["preset"] = plan.preset
+    wanted["preset"] = plan.name
     if plan.stack_frames:
         wanted["stack_frames"] = True
     if plan.init is not None:
@@ -158,14 +197,18 @@ def _check_same(run: Run, plan: Plan, ranks: Ranks) -> None:
 
 
 def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
-    source = plan.data or PRESETS[plan.preset]().source
+    usual = plan.usual
+    if plan.data is not None and not isinstance(plan.data, str):
+        values = usual.model.values if isinstance(plan.preset, Recipe) else None
+        return pack_array(plan.data, scratch / "data" / "data.npy", values=values)
+    source = plan.data or usual.source
     if source is None:
         raise ConfigError(
-            f"{plan.preset}: give --data, a packed .npy file or any source that `axial data` takes"
+            f"{plan.name}: give --data, a packed .npy file or any source that `axial data` takes"
         )
     shown = out / "data" / "data.npy"
     packed = open_data(source, scratch / "data", plan.reading, progress=True, shown=shown)
-    if plan.stack_frames or (plan.preset == "bair" and len(packed.shape.axes) == 3):
+    if plan.stack_frames or (usual.stack_frames and len(packed.shape.axes) == 3):
         stacked_shape(source, packed.shape)  # what cannot be is told of what the user knows
         packed = open_packed(packed.path, stack_frames=True)
     return packed
@@ -174,7 +217,7 @@ def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
 def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, Any] | None]:
     """What is trained, the data as it takes it, and what it starts from."""
     if plan.init is not None:
-        for name in plan.sizes.given.keys() - {"dropout"}:
+        for name in plan.sizes.given.keys() - {"dropout", "encoder_dropout"}:
             raise ConfigError(
                 f"--{name.replace('_', '-')} {plan.sizes.given[name]}: with --init the sizes are "
                 f"those of {plan.init}; leave it out"
@@ -192,10 +235,26 @@ def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, A
             )
         start = {"folder": _place(plan.init), "fingerprint": fingerprint(model)}
         config = replace(model.config, **plan.sizes.given)
-        return config, as_modelled(packed, config, class_names(plan.init)), start
+        if isinstance(plan.preset, Recipe):
+            _check_recipe(plan.preset.model, config, plan.init)
+        return config, conform(packed, config.data, class_names(plan.init)), start
+    if isinstance(plan.preset, Recipe):
+        config = plan.sizes.applied(plan.preset.model)
+        return config, conform(packed, config.data), None
+    assert plan.preset is not None  # that of a new run
     shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
-    recipe: Recipe = PRESETS[plan.preset](shape)
-    return plan.sizes.applied(recipe.model), packed, None
+    return plan.sizes.applied(plan.preset(shape).model), packed, None
+
+
+def _check_recipe(wanted: ModelConfig, found: ModelConfig, init: Path | str) -> None:
+    """Refuse a recipe whose model is not the one to start from, dropout aside."""
+    for name, value in asdict(wanted).items():
+        own = getattr(found, name)
+        if "dropout" not in name and value != own:
+            raise ConfigError(
+                f"{init}: has {name} {own}, but the recipe's model {value}; give a recipe of the "
+                f"same model, or a preset"
+            )
 
 
 def _place(checkpoint: Path | str) -> str:
@@ -220,15 +279,18 @@ def _about(
 ) -> dict[str, Any]:
     """The contents of run.json."""
     own = packed.path.is_relative_to(out)
-    source = plan.data or str(PRESETS[plan.preset]().source)
+    source = plan.data if isinstance(plan.data, str | None) else None
+    if plan.data is None:
+        source = plan.usual.source
     return {
-        "preset": plan.preset,
+        "preset": plan.name,
+        "family": family_of(model).family,
         "model": model.to_json(),
         "training": plan.training.to_json(),
         "init": start,
         "data": {
             "title": packed.description.title,
-            "source": str(Path(source).resolve()) if is_path(source) else source,
+            "source": str(Path(source).resolve()) if source and is_path(source) else source,
             "reading": plan.reading.given,
             "file": str(packed.path.relative_to(out) if own else _lasting(packed.path)),
             "stack_frames": packed.stack_frames,
