@@ -161,6 +161,31 @@ def both_ranks(*args):
     return [(process.returncode, *words) for process, words in zip(started, said, strict=True)]
 
 
+def fails(capsys, *args, status=1):
+    """Run a command that must fail; return the one line it says."""
+    with pytest.raises(SystemExit) as caught:
+        main(args)
+    if status == 1:
+        message = str(caught.value.code)
+        assert message.startswith("axial: ") and "\n" not in message
+        return message
+    assert caught.value.code == status
+    return capsys.readouterr().err
+
+
+def launch(tmp_path, program):
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*start, "--nproc-per-node", "2", str(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():

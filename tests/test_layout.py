@@ -1,35 +1,31 @@
-"""What STYLE promises of the source tree: layers, names, and that shapes are checked."""
+"""What STYLE promises of the source tree: rooms, their order, names, and checked shapes."""
 
 import ast
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import axial
 
 SOURCE = Path(axial.__file__).parent
 ROOT = Path(__file__).parent.parent
 
-# Data flows down the page, imports point up it.
-LAYERS = """errors protobuf progress recording shipped devices noise_kernels
-config crc32c disk ranks tensors
-cost causal noise bundle data runs line_kernels
-line_attention
-attention describe batches pictures sources events
-layers survey packing
-model folded
-likelihood checkpoint tensorflow kernels fitting parallel
-lines kernel_levels muon
-incremental
-sample evaluation trainer
-completion report readings watch
-sliding output
-drawing
-continuing
-train
+# A room imports only from lines above its own; those of one line do not know each other.
+ROOMS = """errors
+validation
+shape system
+models data
+checkpoints
+media
+sampling evaluation
+training
 presets
-begin
+api
 cli"""
-LEVEL = {name: i for i, line in enumerate(LAYERS.split("\n")) for name in line.split()}
+LINE = {name: i for i, line in enumerate(ROOMS.split("\n")) for name in line.split()}
 
 
 def imports(path):
@@ -41,22 +37,40 @@ def imports(path):
             yield from (alias.name for alias in node.names)
 
 
-def test_modules_import_only_from_layers_above_them():
-    paths = [*SOURCE.glob("[!_]*.py"), *SOURCE.glob("*/*.py")]
-    module = {path: path.relative_to(SOURCE).with_suffix("").parts[0] for path in paths}
-    assert set(module.values()) == LEVEL.keys()
-    for path, own in module.items():
-        for name in imports(path):
-            if name.startswith("axial."):
-                imported = name.split(".")[1]
-                within = own == imported and path.parent != SOURCE
-                assert within or LEVEL[imported] < LEVEL[own], f"{path} must not import {imported}"
+def room_of(path):
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def modules():
+    return [path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem[0] != "_"]
+
+
+def test_every_room_has_a_row():
+    assert {room_of(path) for path in modules()} == LINE.keys()
+
+
+@pytest.mark.parametrize("room", LINE)
+def test_a_room_imports_only_from_rooms_above_it(room):
+    for path in modules():
+        if room_of(path) == room:
+            for name in imports(path):
+                other = name.split(".")[1] if name.startswith("axial.") else room
+                assert other == room or LINE[other] < LINE[room], f"{path} must not import {name}"
+
+
+def test_a_room_says_in_one_line_what_it_is_for():
+    for path in SOURCE.glob("*/__init__.py"):
+        body = ast.parse(path.read_text()).body
+        assert len(body) == 1 and len(path.read_text().splitlines()) == 1, path
 
 
 def test_every_module_with_shapes_has_them_checked():
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     checked = pyproject["tool"]["pytest"]["ini_options"]["addopts"].split("=")[1].split(",")
-    annotated = {f"axial.{p.stem}" for p in SOURCE.glob("*.py") if "jaxtyping" in imports(p)}
+    dotted = {
+        path: ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in modules()
+    }
+    annotated = {dotted[path] for path in modules() if "jaxtyping" in imports(path)}
     assert annotated == set(checked) - {"beartype.beartype"}
 
 
@@ -64,7 +78,12 @@ def test_every_public_name_is_there():
     for name in axial.__all__:
         assert getattr(axial, name).__name__ == name
     assert set(axial.__all__) == set(axial._HOME)
-    assert set(axial.__all__) <= set(dir(axial))
+    assert set(dir(axial)) == {*axial.__all__, "presets", "__version__"}
+
+
+def test_presets_are_there_without_importing_them():
+    script = "import axial; axial.presets.small(axial.DataShape(axes=(4, 16, 16)))"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_every_module_says_in_its_first_line_what_is_decided_there():

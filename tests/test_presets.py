@@ -75,8 +75,12 @@ def test_presets_for_pictures_refuse_other_data_and_name_those_that_fit(name, ax
 
 
 def test_dropout_is_the_authors():
-    dropout = {name: preset().model.dropout for name, preset in PRESETS.items()}
-    assert dropout["imagenet32-released"] == 0.04 and dropout["imagenet64-released"] == 0.0
+    models = {name: preset().model for name, preset in PRESETS.items()}
+    dropout = {name: (model.dropout, model.encoder_dropout) for name, model in models.items()}
+    for name in ("imagenet32", "imagenet32-lstm", "imagenet32-released", "cifar10-paper"):
+        assert dropout[name] == (0.04, 0.04)
+    assert dropout["imagenet64-released"] == dropout["cifar10"] == (0.0, 0.0)
+    assert "dropout 0.04 (0.04 in the encoder)" in describe(models["imagenet32"])
 
 
 def test_a_description_tells_the_cost_of_scoring_and_of_training():

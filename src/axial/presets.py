@@ -7,8 +7,11 @@ the data it is named after.
 from dataclasses import asdict, replace
 from typing import Any
 
-from axial.models.config import DataShape, Inner, ModelConfig, Recipe, TrainConfig
 from axial.errors import ConfigError
+from axial.models.config import Inner, ModelConfig
+from axial.shape import DataShape
+from axial.training.config import Preset, Recipe, TrainConfig
+from axial.validation import unknown_name
 
 _DIGITS = DataShape(axes=(8, 8), values=17)
 _PICTURE = DataShape(axes=(32, 32), channels=3)
@@ -16,10 +19,12 @@ _LARGE_PICTURE = DataShape(axes=(64, 64), channels=3)
 _FRAMES = 16
 _VIDEO = DataShape(axes=(64, 64), channels=3 * _FRAMES, frames=_FRAMES)
 
+_AUTHORS_DROPOUT: dict[str, Any] = {"dropout": 0.04, "encoder_dropout": 0.04}
+
 
 def imagenet32(data: DataShape = _PICTURE) -> Recipe:
     """The paper's ImageNet32 experiment; dropout is that of the authors' release."""
-    return Recipe(model=_paper(data, dropout=0.04), training=_authors(1e-4))
+    return Recipe(model=_paper(data, **_AUTHORS_DROPOUT), training=_authors(1e-4))
 
 
 def imagenet64(data: DataShape = _LARGE_PICTURE) -> Recipe:
@@ -29,7 +34,7 @@ def imagenet64(data: DataShape = _LARGE_PICTURE) -> Recipe:
 
 def imagenet32_lstm(data: DataShape = _PICTURE) -> Recipe:
     """The paper's ImageNet32 experiment with an LSTM as inner decoder (table 2)."""
-    return Recipe(model=_paper(data, dropout=0.04, inner="lstm"), training=_authors(1e-4))
+    return Recipe(model=_paper(data, inner="lstm", **_AUTHORS_DROPOUT), training=_authors(1e-4))
 
 
 def imagenet64_lstm(data: DataShape = _LARGE_PICTURE) -> Recipe:
@@ -39,7 +44,7 @@ def imagenet64_lstm(data: DataShape = _LARGE_PICTURE) -> Recipe:
 
 def imagenet32_released(data: DataShape = _PICTURE) -> Recipe:
     """The ImageNet32 model the authors released: narrower than the paper's, and deeper inside."""
-    model = _sized(data, width=1536, layers=(8, 8, 8), dropout=0.04)
+    model = _sized(data, width=1536, layers=(8, 8, 8), **_AUTHORS_DROPOUT)
     return Recipe(model=model, training=_authors(1e-4))
 
 
@@ -58,7 +63,7 @@ def bair(data: DataShape = _VIDEO) -> Recipe:
             f"{_FRAMES} frames, cut by --frames {_FRAMES} where they are longer"
         )
     model = _paper(replace(data, frames=_FRAMES), given_channels=data.channels // _FRAMES)
-    return Recipe(model=model, training=_authors(2e-4))
+    return Recipe(model=model, training=_authors(2e-4), stack_frames=True)
 
 
 def cifar10(data: DataShape = _PICTURE) -> Recipe:
@@ -71,7 +76,7 @@ def cifar10(data: DataShape = _PICTURE) -> Recipe:
         warmup=300,
         schedule="trapezoid",
         optimizer="muon",
-        ema=0.998,
+        ema_horizon=0.01,
         flip=True,
         labels=False,
         hold_out="last",
@@ -86,7 +91,7 @@ def cifar10_paper(data: DataShape = _PICTURE) -> Recipe:
     Half its layers, with heads of 128 as there; warm-up and averaging reach over as large a share
     of the steps.
     """
-    model = _sized(data, width=640, heads=5, layers=(4, 4, 2), dropout=0.04)
+    model = _sized(data, width=640, heads=5, layers=(4, 4, 2), **_AUTHORS_DROPOUT)
     training = replace(
         _authors(1e-4), steps=40_000, warmup=1000, ema=None, ema_warmup=True, hold_out="last"
     )
@@ -225,3 +230,10 @@ PRESETS = {
         large,
     )
 }
+
+
+def preset_named(name: str) -> Preset:
+    """The preset of a name; any other is refused, and the nearest named."""
+    if name not in PRESETS:
+        raise ConfigError(f"as a preset {unknown_name(name, PRESETS)}")
+    return PRESETS[name]

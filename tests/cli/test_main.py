@@ -7,24 +7,13 @@ import formats
 import numpy as np
 import pytest
 import torch
+from conftest import fails
 
 import axial
 from axial.cli.main import COMMANDS, main
 from axial.presets import PRESETS
 
 CHECKPOINT = Path(__file__).parents[1] / "parity" / "tf_checkpoint"
-
-
-def fails(capsys, *args, status=1):
-    """Run a command that must fail; return the one line it says."""
-    with pytest.raises(SystemExit) as caught:
-        main(args)
-    if status == 1:
-        message = str(caught.value.code)
-        assert message.startswith("axial: ") and "\n" not in message
-        return message
-    assert caught.value.code == status
-    return capsys.readouterr().err
 
 
 @pytest.fixture
@@ -149,7 +138,8 @@ def test_data_packs_reports_and_draws(tmp_path, capsys):
     out, preview = tmp_path / "digits.npy", tmp_path / "digits.png"
     arguments = ["data", "digits", "--split", "test", "--out", str(out), "--preview", str(preview)]
     main(arguments)
-    main(arguments)  # over what is its own
+    assert f"{preview}: exists already" in fails(capsys, *arguments)
+    main([*arguments, "--overwrite"])
     said = capsys.readouterr()
     assert said.out == f"{out}: digits test, 300 examples\n" * 2
     assert "read as built in" in said.err and "17 values" in said.err
@@ -168,10 +158,10 @@ def test_a_preview_never_replaces_a_picture_of_the_source(tmp_path, monkeypatch,
         assert f"{preview}: is part of what is read; name another" in message
     (tmp_path / "folder.png").mkdir()
     message = fails(capsys, "data", "in", "--out", "a.npy", "--preview", "folder.png")
-    assert "folder.png: no place for a sheet" in message
+    assert "folder.png: not a .png path in an existing folder" in message
     (tmp_path / "photo.png").write_bytes(photo := next(iter(before.values())))
     message = fails(capsys, "data", "digits", "--out", "a.npy", "--preview", "photo.png")
-    assert "photo.png: is there, and is no result of axial's; name a new one" in message
+    assert "photo.png: exists already; choose another name" in message
     assert (tmp_path / "photo.png").read_bytes() == photo
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     assert not (tmp_path / "a.npy").exists()

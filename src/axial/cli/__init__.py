@@ -1,1 +1,1 @@
-"""One thin file per command."""
+"""The command line: one file for each command."""

@@ -1,0 +1,96 @@
+"""`axial.train`: what `axial train` does, as one call."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from axial.checkpoints.run_folder import Run
+from axial.data.packed import Array
+from axial.errors import ConfigError
+from axial.models.config import Sizes
+from axial.presets import PRESETS, preset_named
+from axial.system.ranks import ranks
+from axial.training import loop
+from axial.training.config import Recipe, TrainConfig
+from axial.training.loop import Outcome
+from axial.training.start import Plan, open_run
+from axial.validation import unknown_name
+
+
+def train(
+    recipe: str | Callable[..., Recipe] | Recipe | None = None,
+    *,
+    data: Path | str | Array | torch.Tensor | None = None,
+    out: Path | str,
+    steps: int | None = None,
+    max_minutes: float | None = None,
+    resume: bool = False,
+    device: torch.device | str | None = None,
+    init: Path | str | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Train a model in the folder `out`, which `axial.load` then takes; return how it ended.
+
+    `recipe` is the name of a preset, a preset (a function from the shape of the data to a Recipe),
+    or a Recipe, whose model the data must conform to. `data` is a packed file, any source that
+    `axial data` takes, or integers (n, *axes, channels); default: the preset's own. `settings` are
+    fields of TrainConfig, or sizes of the model such as `width` and `heads`. `init` is a checkpoint
+    to start from. With `resume` the run in `out` is resumed as it was started; nothing but `out`
+    need be given again.
+    """
+    if steps is not None and max_minutes is not None:
+        raise ConfigError(f"steps {steps} and max_minutes {max_minutes}: give one of them")
+    both = {"steps": steps, "max_minutes": max_minutes}
+    settings |= {name: value for name, value in both.items() if value is not None}
+    training, sizes = _sorted(settings)
+    name, preset = _named(recipe)
+    if resume:
+        about = Run(out).about
+        name = name or about["preset"]
+        base = TrainConfig.from_json(about["training"])
+        if isinstance(preset, Recipe):
+            base = preset.training
+    elif preset is None:
+        raise ConfigError(f"name a preset to train ({', '.join(PRESETS)}), or give a Recipe")
+    else:
+        base = preset.training if isinstance(preset, Recipe) else preset().training
+    plan = Plan(
+        name=name,
+        preset=preset,
+        data=str(data) if isinstance(data, Path) else data,
+        training=replace(base, **training),
+        sizes=Sizes(**sizes),
+        init=init,
+    )
+    with ranks(None if device is None else str(device)) as team:
+        devices = [team.device] if team.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # a call leaves the caller's generator as it was
+            run, packed = open_run(plan, Path(out), team, resume=resume)
+            return loop.train(run, packed, team)
+
+
+def _sorted(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the training, and sizes of the model; any other is refused."""
+    ours, sizes = ({field.name for field in fields(kind)} for kind in (TrainConfig, Sizes))
+    for name in settings:
+        if name not in ours | sizes:
+            raise ConfigError(f"as a setting {unknown_name(name, sorted(ours | sizes))}")
+    return (
+        {name: value for name, value in settings.items() if name in ours},
+        {name: value for name, value in settings.items() if name in sizes},
+    )
+
+
+def _named(
+    recipe: str | Callable[..., Recipe] | Recipe | None,
+) -> tuple[str, Callable[..., Recipe] | Recipe | None]:
+    """What a run calls its recipe, and the recipe."""
+    if recipe is None or isinstance(recipe, Recipe):
+        return "" if recipe is None else "recipe", recipe
+    if isinstance(recipe, str):
+        return recipe, preset_named(recipe)
+    own = (name for name, preset in PRESETS.items() if preset is recipe)
+    return next(own, getattr(recipe, "__name__", "preset")), recipe

@@ -1,0 +1,44 @@
+"""`axial complete`: continuations of pictures, video or volumes."""
+
+from pathlib import Path
+
+import tyro
+
+from axial.cli.parsing import Clips, How, Model, Name, Source
+from axial.data.sources.options import ClipOptions
+from axial.sampling.config import CompleteConfig, SampleConfig
+
+
+def complete(
+    checkpoint: Model,
+    source: Source,
+    out: Path,
+    what: tyro.conf.OmitArgPrefixes[CompleteConfig] = CompleteConfig(),  # noqa: B008
+    how: How = SampleConfig(count=4),  # noqa: B008
+    device: Name = None,
+    reading: Clips = ClipOptions(),  # noqa: B008
+) -> None:
+    """Draw several continuations of pictures, video or volumes, beside the originals.
+
+    Leading channels, so leading frames of a video whose frames are stacked as channels, and
+    leading rows of a grey picture are continued by the exact conditional. Leading rows of a
+    colour picture are not: red is drawn whole before the kept rows of green are looked at. Nor
+    are leading frames of a colour video whose frames are an axis, but for those the model is
+    given. There --particles K carries K versions through all channels, and comes nearer as K
+    grows.
+
+    Clips may have any number of frames, if those to keep are there.
+
+    Args:
+        checkpoint: The folder of a training run, a folder written by `axial.save` or
+            `axial import`, or the name of a shipped model.
+        source: A packed .npy file or any source that `axial data` takes.
+        out: As for `axial sample`; .npy and a folder hold the continuations alone.
+        what: What to keep, and how to continue it.
+        how: How to draw.
+        device: cpu, cuda, cuda:1 ... (default: a GPU if there is one).
+        reading: How to read a source that is not packed yet.
+    """
+    from axial.sampling.continuations import continue_
+
+    continue_(checkpoint, source, out, what, how, device, reading)

@@ -1,0 +1,39 @@
+"""`axial data`: any source becomes one packed array."""
+
+import sys
+from pathlib import Path
+
+from axial.cli.parsing import Count, File, Reading, Source, Switch
+from axial.data.sources.options import ReadOptions
+
+
+def data(
+    source: Source,
+    out: Path,
+    reading: Reading = ReadOptions(),  # noqa: B008
+    workers: Count = None,
+    preview: File = None,
+    overwrite: Switch = False,
+) -> None:
+    """Pack pictures, video or arrays of integers into one array, and report what was read.
+
+    Args:
+        source: A file, a folder, `digits`, or the name of a Hugging Face data set.
+        out: The .npy file to write. Its description is written beside it.
+        reading: How to read the source.
+        workers: Number of decoding processes (default: one per core).
+        preview: Write a sheet of the first examples to this .png file.
+        overwrite: Replace a preview that exists already.
+    """
+    from axial.data.packing import pack
+    from axial.media.sheets import check_preview, write_preview
+    from axial.system.files import check_apart
+
+    if preview:
+        check_apart(preview, source)
+        check_preview(preview, overwrite=overwrite)
+    report = pack(source, out, reading, workers=workers, progress=True)
+    print(report, file=sys.stderr)
+    if preview:
+        write_preview(preview, report.packed)
+    print(f"{out}: {report.packed.description.title}, {len(report.packed):,} examples")

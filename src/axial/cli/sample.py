@@ -1,0 +1,29 @@
+"""`axial sample`: draw from a checkpoint."""
+
+from pathlib import Path
+
+from axial.cli.parsing import File, How, Model, Name
+from axial.sampling.config import SampleConfig
+
+
+def sample(
+    checkpoint: Model,
+    out: Path,
+    how: How = SampleConfig(),  # noqa: B008
+    trace: File = None,
+    device: Name = None,
+) -> None:
+    """Draw from a checkpoint: a sheet, a folder of PNGs, an array, or for video a moving picture.
+
+    Args:
+        checkpoint: The folder of a training run, a folder written by `axial.save` or
+            `axial import`, or the name of a shipped model.
+        out: A .png sheet, a .npy array, a .gif or .mp4 of video, or without an ending a folder
+            of PNGs; how it was drawn is written beside it.
+        how: How to draw.
+        trace: Show the first pictures being drawn, as a .gif.
+        device: cpu, cuda, cuda:1 ... (default: a GPU if there is one).
+    """
+    from axial.sampling.sample import sample
+
+    sample(checkpoint, out, how, trace, device)

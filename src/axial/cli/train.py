@@ -1,0 +1,96 @@
+"""`axial train`: a new run of a preset, or an old one resumed."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from axial.cli.parsing import Folder, Name, Reading, Switch, parse, read
+from axial.data.sources.options import ReadOptions
+from axial.errors import ConfigError
+from axial.models.config import Sizes
+from axial.presets import PRESETS, preset_named
+from axial.training.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """Train a preset on data, or resume a run: axial train --resume DIR."""
+
+    preset: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PRESET")] = None
+    """A recipe and sizes: digits, cifar10, imagenet32, imagenet64, bair, small, base, large ..."""
+    out: Folder = None
+    """Folder of the new run."""
+    resume: Folder = None
+    """Folder of a run to resume, exactly where it stopped."""
+    data: Name = None
+    """A packed .npy file, or any source that `axial data` takes."""
+    init: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Start from the weights of this checkpoint; its sizes are the run's."""
+    stack_frames: Switch = False
+    """Fold time into the channels, as the paper does with video."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """With several ranks (torchrun -m axial train ...): a whole model on each, or shards."""
+    device: Name = None
+    """cpu or cuda; default: a GPU if there is one."""
+    tensorboard: Switch = False
+    """Write TensorBoard event files too; a resumed run keeps writing them."""
+    training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["small"]().training
+    """How to train; the defaults are those of the preset."""
+    sizes: tyro.conf.OmitArgPrefixes[Sizes] = Sizes()  # noqa: RUF009
+    """Changes to the model of the preset."""
+    reading: Reading = ReadOptions()  # noqa: RUF009
+    """How to read a source that is not packed yet."""
+
+
+def train(args: Sequence[str]) -> None:
+    """Train a preset on data, or resume a run; leaves a model, its samples and its curve."""
+    flags = _train_flags(args)
+    from axial.system.ranks import ranks
+    from axial.training.loop import train
+    from axial.training.start import Plan, open_run
+
+    names = [field.name for field in fields(Plan) if field.name not in ("name", "preset")]
+    asked: dict[str, Any] = {name: getattr(flags, name) for name in names}
+    folder = flags.resume or flags.out
+    assert folder is not None and flags.preset is not None  # _train_flags has seen to it
+    with ranks(flags.device) as team:
+        plan = Plan(name=flags.preset, preset=PRESETS.get(flags.preset), **asked)
+        run, packed = open_run(plan, folder, team, resume=flags.resume is not None)
+        outcome = train(run, packed, team, parallel=flags.parallel, tensorboard=flags.tensorboard)
+    if team.is_rank0:
+        print(outcome.line(run.folder))
+    if outcome.signal is not None:
+        sys.exit(128 + outcome.signal)
+
+
+def _train_flags(args: Sequence[str]) -> TrainFlags:
+    """The flags with the defaults of the preset, or of the run to resume."""
+    plain = [arg for arg in args if arg not in ("-h", "--help")]
+    asked, unknown = read(TrainFlags, plain, "train")
+    if unknown:
+        return parse(TrainFlags, args, "train")  # says which; the preset may be misread beside it
+    default = TrainFlags(preset=asked.preset)
+    if asked.preset is not None:
+        preset_named(asked.preset)
+    if asked.resume is not None:
+        default = _as_started(asked.resume)
+    elif asked.preset is not None:
+        default = replace(default, training=PRESETS[asked.preset]().training)
+    flags = parse(TrainFlags, args, "train", default=default)
+    if flags.resume is None and flags.preset is None:
+        raise ConfigError("name a preset to train, or --resume a run")
+    if (flags.resume is None) == (flags.out is None):
+        raise ConfigError("give --out DIR for a new run, or --resume DIR, but not both")
+    return flags
+
+
+def _as_started(folder: Path) -> TrainFlags:
+    """What a run was started with, and need not be said again."""
+    from axial.checkpoints.run_folder import Run
+
+    about = Run(folder).about
+    return TrainFlags(preset=about["preset"], training=TrainConfig.from_json(about["training"]))
