@@ -1,10 +1,11 @@
 """The paper's BAIR size on one GPU: a step of training, its memory, and drawing 15 frames.
 
-    python benchmarks/bair.py [--device cuda] [--parts step channels draw recompute]
+    python benchmarks/bair.py [--device cuda] [--parts step channels draw activation_checkpointing]
 
 Width 2048, 16 frames of 64 x 64 x 3 stacked as 48 channels, the first frame given: the preset
-`bair` in bfloat16, compiled as `axial train` does, on random clips. `step` and `recompute` measure
-a step at a small batch, from its memory compute the largest that should fit, and measure that;
+`bair` in bfloat16, compiled as `axial train` does, on random clips. `step` and
+`activation_checkpointing` measure a step at a small batch, from its memory compute the largest
+that should fit, and measure that;
 where it does not fit after all, a smaller one. `channels` compares 48 channels with 3: a step
 trains one channel. `draw` times the 15 frames; beyond batch 1 from the last one alone, marked ~.
 """
@@ -51,10 +52,14 @@ class Step:
 
 
 @functools.cache
-def measure(config: ModelConfig, batch: int, team: Ranks, *, recompute: bool) -> Step | None:
+def measure(
+    config: ModelConfig, batch: int, team: Ranks, *, activation_checkpointing: bool
+) -> Step | None:
     """Time some steps of training; None where memory does not suffice."""
     gpu = team.device.type == "cuda"
-    training = replace(bair().training, batch=batch, recompute=recompute)
+    training = replace(
+        bair().training, batch=batch, activation_checkpointing=activation_checkpointing
+    )
     torch._dynamo.reset()
     gc.collect()
     if gpu:
@@ -102,11 +107,16 @@ def largest(small: Step, config: ModelConfig, total: int) -> int:
 
 
 def report_steps(
-    config: ModelConfig, team: Ranks, peak: float | None, *, recompute: bool, batch: int
+    config: ModelConfig,
+    team: Ranks,
+    peak: float | None,
+    *,
+    activation_checkpointing: bool,
+    batch: int,
 ) -> None:
     """A small batch, then the largest."""
-    print(f"training{', recomputing activations' * recompute}", flush=True)
-    small = measure(config, batch, team, recompute=recompute)
+    print(f"training{', recomputing activations' * activation_checkpointing}", flush=True)
+    small = measure(config, batch, team, activation_checkpointing=activation_checkpointing)
     if small is None:
         print(f"  batch {batch}: does not fit memory")
         return
@@ -116,7 +126,7 @@ def report_steps(
     total = torch.cuda.get_device_properties(team.device).total_memory
     wanted = largest(small, config, total)
     while wanted > batch:
-        found = measure(config, wanted, team, recompute=recompute)
+        found = measure(config, wanted, team, activation_checkpointing=activation_checkpointing)
         if found is not None:
             report_step(config, found, peak)
             return
@@ -143,7 +153,7 @@ def report_channels(config: ModelConfig, team: Ranks, peak: float | None, *, bat
     seconds = []
     few = replace(config, channels=3, frames=None, given_channels=0)
     for small in (config, few):
-        found = measure(small, batch, team, recompute=False)
+        found = measure(small, batch, team, activation_checkpointing=False)
         if found is None:
             print(f"  {small.channels} channels: does not fit memory")
             return
@@ -194,7 +204,7 @@ def _seconds(
 
 def main() -> None:
     """Print one table for each part."""
-    parts = ["step", "channels", "draw", "recompute"]
+    parts = ["step", "channels", "draw", "activation_checkpointing"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", help="cpu or cuda; a GPU where there is one unless told")
     parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
@@ -216,8 +226,14 @@ def main() -> None:
             flush=True,
         )
         for part in args.parts:
-            if part in ("step", "recompute"):
-                report_steps(config, team, peak, recompute=part == "recompute", batch=args.batch)
+            if part in ("step", "activation_checkpointing"):
+                report_steps(
+                    config,
+                    team,
+                    peak,
+                    activation_checkpointing=part == "activation_checkpointing",
+                    batch=args.batch,
+                )
             elif part == "channels":
                 report_channels(config, team, peak, batch=args.batch)
             else:

@@ -16,13 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig
-
+from axial.models.attention import KVCache
 from axial.sampling import inner_step_triton as kernels
-from axial.models.attention import LineCache
 from axial.sampling.folded import Folded
-from axial.sampling.levels_triton import KernelLine
 from axial.sampling.inner_step_triton import Tile
-from axial.sampling.levels import Line
+from axial.sampling.levels import InnerLevel
+from axial.sampling.levels_triton import TritonInnerLevel
 
 TILES = {
     1: [],
@@ -154,9 +153,9 @@ def probe_outer(model: AxialTransformer, batch: int) -> None:
     print(f"  outer attention to {length} rows: {', '.join(cells)}, torch {spent:.0f} us")
 
 
-def _cache(shape: tuple[int, ...]) -> LineCache:
+def _cache(shape: tuple[int, ...]) -> KVCache:
     keys, values = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
-    return LineCache(keys, values)
+    return KVCache(keys, values)
 
 
 def probe_line(model: AxialTransformer, batch: int) -> None:
@@ -169,14 +168,15 @@ def probe_line(model: AxialTransformer, batch: int) -> None:
     for name in ("kernels", "not overlapping", "plain"):
         kernels.overlapping = overlapping if name == "kernels" else lambda: False  # type: ignore[assignment]
         start = time.perf_counter()
-        line = Line(model, batch) if name == "plain" else KernelLine(model, batch, kernels)
+        plain = name == "plain"
+        line = InnerLevel(model, batch) if plain else TritonInnerLevel(model, batch, kernels)
         line.draw(values, base, 0, noise)
         torch.cuda.synchronize()
         begun = time.perf_counter() - start
         spent = min(_elapsed(lambda: line.draw(values, base, 0, noise)) for _ in range(5))  # noqa: B023
         cells.append(f"{name} {1e6 * spent / length:.1f} us (first line {begun:.2f} s)")
     kernels.overlapping = overlapping
-    if batch == 64 and isinstance(line, Line):
+    if batch == 64 and isinstance(line, InnerLevel):
         middle = length // 2
         compiled = torch.compile(lambda x: line.decoder.step(x, middle), fullgraph=True)
         spent = microseconds(lambda: compiled(base[:, 0].contiguous()))

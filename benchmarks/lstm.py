@@ -4,7 +4,7 @@
 
 The paper's sizes (width 2048, 8 encoder and 8 outer layers, inside 4 attention layers or one LSTM)
 in bf16 on random pictures, each pair in turn in one run. What they learn in as many steps:
-benchmarks/recipes.py, rows `trapezoid` and `lstm`, with the same --steps.
+experiments/recipes.py, rows `trapezoid` and `lstm`, with the same --steps.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main() -> None:
                 preset = f"imagenet{side}{kind}"
                 model = PRESETS[preset]().model
                 model = replace(model, width=args.width or model.width)
-                taken = measure(model, batch, team, recompute=False)
+                taken = measure(model, batch, team, activation_checkpointing=False)
                 if taken is None:
                     raise SystemExit(f"{preset}: a step of {batch} does not fit memory")
                 step = taken.seconds

@@ -23,9 +23,9 @@ from kernel_times import kernel_times
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, bits, draw
-from axial.sampling.decoder import Caches, cache_bytes
-from axial.sampling.levels_triton import KernelLine
-from axial.models.axial_transformer import evaluating
+from axial.models.protocol import evaluating
+from axial.sampling.kv_cache import DecoderState, cache_bytes
+from axial.sampling.levels_triton import TritonInnerLevel
 
 METHODS = ["scoring", "cached", "semi-parallel", "naive"]
 WHOLE_UP_TO = {"naive": 8, "semi-parallel": 32}
@@ -164,12 +164,12 @@ def report(setting: Setting, found: dict[str, dict[int, float]], device: str) ->
 def report_memory(model: AxialTransformer, batch: int) -> None:
     """Bytes of the caches as computed, and as the allocator counts them."""
     before = torch.cuda.memory_allocated()
-    caches = Caches(model, batch)
-    line = caches.line
-    owners = [line if isinstance(line, KernelLine) else line.decoder, *caches.steps]
+    state = DecoderState(model, batch)
+    inner = state.inner
+    owners = [inner if isinstance(inner, TritonInnerLevel) else inner.decoder, *state.outer_steps]
     blocks = [block for owner in owners for block in getattr(owner, "blocks", [])]
     folded = [t for block in blocks for t in block.tensors()]
-    weights = sum(t.nbytes for t in [*folded, *line.to_logits])
+    weights = sum(t.nbytes for t in [*folded, *inner.to_logits])
     measured = torch.cuda.memory_allocated() - before - weights
     computed = batch * cache_bytes(model)
     print(

@@ -2,7 +2,7 @@
 
     python benchmarks/training.py --preset base --batch 256 [--data train.npy] [--bare --profile]
 
-The loop is `axial.training.loop` itself: batches from the file, or from one of random numbers, log and,
+The loop is the product's own: batches from the file, or from one of random numbers, log and,
 with --saving, checkpoints. A bare step is forward, backward, optimizer and averages on one batch.
 Model FLOPs are counted from the configuration, recomputation is not; peak is a large bfloat16
 product in the same run. The first steps, which compile, do not count.
@@ -23,15 +23,16 @@ from kernel_times import kernel_times
 
 import axial
 from axial.data.batches import TrainingBatches
-from axial.training.start import Plan, begin
-from axial.models.config import DataShape, ModelConfig
-from axial.models.cost import parameters, training_flops
 from axial.data.packed import Packed, PackedWriter
 from axial.models.axial_transformer import AxialTransformer
+from axial.models.config import ModelConfig
+from axial.models.cost import parameters, training_flops
 from axial.presets import PRESETS
+from axial.shape import DataShape
 from axial.system.ranks import Ranks, ranks
-from axial.training.metrics import matrix_peak
 from axial.training.loop import train
+from axial.training.metrics import matrix_peak
+from axial.training.start import Plan, create
 from axial.training.trainer import Trainer
 
 WARM_UP = 20
@@ -93,13 +94,13 @@ def random_pictures(path: Path, shape: DataShape, count: int) -> None:
 def model_of(packed: Packed, plan: Plan) -> ModelConfig:
     """What the preset trains on this data."""
     shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
-    return PRESETS[plan.preset](shape).model
+    return PRESETS[plan.name](shape).model
 
 
 def loop_steps(packed: Packed, plan: Plan, team: Ranks) -> tuple[float, float]:
     """Seconds of a step in the loop: between looks, and with log and checkpoints counted."""
     with tempfile.TemporaryDirectory() as folder:
-        run, packed = begin(plan, Path(folder) / "run", team)
+        run, packed = create(plan, Path(folder) / "run", team)
         train(run, packed, team)
         log = [record for record in run.log() if "loss" in record and record["step"] >= WARM_UP]
     steps = log[-1]["step"] - log[0]["step"]
@@ -150,7 +151,7 @@ def measure(args: argparse.Namespace, team: Ranks) -> None:
         validation=0,
         sample_every=0,
     )
-    plan = Plan(preset=args.preset, data=args.data, training=training)
+    plan = Plan(name=args.preset, preset=PRESETS[args.preset], data=args.data, training=training)
     model = model_of(packed, plan)
     name = torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, {args.preset}: {parameters(model):,} parameters")

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from axial.models.config import DataShape, Embeddings, ModelConfig, Schedule, TrainConfig
+from axial.models.config import ModelConfig
+from axial.shape import DataShape
+from axial.training.config import Embeddings, Recipe, Schedule, TrainConfig
 
 HELD_OUT = 5000
 """Training images that rows are compared on: the last ones."""
+VALIDATE_EVERY = 4000
+"""Steps: scoring all of them takes as long as some 200."""
 FINAL = "combined"
 """The best of them: the preset `cifar10`, and the recipe of the model that ships."""
 
@@ -41,7 +45,7 @@ class Setting:
     beta2: float = 0.95
     weight_decay: float = 0.01
     averaged_over: float = 0.1
-    """What share of the run the averaged weights reach back; 0 for those of the last step."""
+    """What share of the run the averaged weights reach back."""
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Setting":
@@ -62,15 +66,17 @@ class Setting:
             inner=self.inner,
             mlp_ratio=self.mlp_ratio,
             dropout=self.dropout,
+            encoder_dropout=self.dropout,
         )
 
-    def training(self, steps: int, *, seed: int) -> TrainConfig:
-        """How it is trained, once it is known for how many steps."""
+    def recipe(self, shape: DataShape, *, seed: int) -> Recipe:
+        """What `axial.train` takes."""
         kept = {field.name for field in fields(TrainConfig)} & asdict(self).keys()
         values: dict[str, Any] = {name: getattr(self, name) for name in kept}
-        values["ema"] = 1 - 1 / max(1.0, self.averaged_over * steps)
-        values |= {"ema_warmup": True, "validation": HELD_OUT, "hold_out": "last"}
-        return TrainConfig(**values, steps=steps, seed=seed)
+        values |= {"steps": 1, "ema_horizon": self.averaged_over, "seed": seed}
+        values |= {"validation": HELD_OUT, "hold_out": "last", "sample_every": 0}
+        values |= {"validate_every": VALIDATE_EVERY, "save_every": VALIDATE_EVERY}
+        return Recipe(model=self.model(shape), training=TrainConfig(**values))
 
 
 @dataclass(frozen=True)

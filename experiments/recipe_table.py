@@ -12,18 +12,14 @@ from typing import Any
 from recipe_rows import ROWS, Setting, changes_of, setting_of
 
 FIRST = next(iter(ROWS))
-LOOKED_AT = 1000
-"""Of the held-out images, how many are scored along the way."""
 WORSE = 0.005
 """Bits/dim by which the last weights are so much worse than earlier ones that it is told."""
 
 
 def table(args: argparse.Namespace) -> None:
-    """Print what the runs found, and what those that did not end had found; draw their curves."""
-    ended = [path for path in args.runs if (path / "result.json").exists()]
-    results = [result_of(path) for path in ended]
-    parts = [table_of(results)] if results else []
-    parts += [unfinished(path) for path in args.runs if path not in ended]
+    """Print what the runs found; draw their curves."""
+    results = [result_of(path) for path in args.runs]
+    parts = [table_of(results)]
     if args.out:
         picture = args.out.with_suffix(".png")
         draw_curves(picture, args.runs)
@@ -36,6 +32,10 @@ def table(args: argparse.Namespace) -> None:
 
 def result_of(run: Path) -> dict[str, Any]:
     """What a run found; refused if its row is another one by now."""
+    if not (run / "result.json").exists():
+        raise SystemExit(
+            f"{run}: has no result; `axial train --resume {run / 'run'}` may bring one"
+        )
     result: dict[str, Any] = json.loads((run / "result.json").read_text())
     row, then = result["row"], Setting.from_json(result["setting"])
     tried = {name: value for name, value in result["tried"].items() if hasattr(then, name)}
@@ -111,7 +111,7 @@ class Repeated:
             "ms/step": f"{1e3 * self.mean('seconds_each_step'):.1f}",
             "of peak": "" if peak is None else f"{peak:.1%}",
             "minutes": f"{self.mean('seconds') / 60:.2f}",
-            "compiling": f"{self.mean('seconds_compiling'):.0f} s",
+            "compiling": self._compiling(),
             "trained on, bits/dim": self._beside("learned"),
             "held out, not averaged": self._beside("unaveraged"),
             "held out, bits/dim": self._held_out(),
@@ -121,6 +121,10 @@ class Repeated:
             "seed": self.seeds,
             "conditional": "yes" if self.first["conditional"] else "no",
         }
+
+    def _compiling(self) -> str:
+        told = [run["seconds_compiling"] for run in self.runs if "seconds_compiling" in run]
+        return f"{statistics.fmean(told):.0f} s" if told else ""
 
     def _beside(self, name: str) -> str:
         scored = [run[name]["bits_per_dim"] for run in self.runs if name in run]
@@ -213,34 +217,18 @@ def _listed(found: dict[str, float]) -> str:
 
 def log_of(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's log; the first says what was run."""
-    path = run / "log.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    if not lines:
-        raise SystemExit(f"{run}: there is no run, or it never began")
-    return [json.loads(line) for line in lines]
-
-
-def unfinished(run: Path) -> str:
-    """What a run had found when it broke off."""
-    about, *rest = log_of(run)
-    last = rest[-1] if rest else about
-    scored = [record["validation"] for record in rest if "validation" in record]
-    found = f"{scored[-1]:.4f} bits/dim on the first {LOOKED_AT:,}" if scored else "nothing scored"
-    return (
-        f"{run}: {about['row']}, seed {about['seed']}, broke off at step {last['step']:,} after "
-        f"{last['seconds'] / 60:.2f} of {about['seconds_allowed'] / 60:.2f} minutes; {found}"
-    )
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
 def draw_curves(path: Path, runs: list[Path]) -> None:
-    """Bits/dim on the images scored along the way over the minutes, a panel for each time given."""
+    """Bits/dim on held-out images over the minutes, a panel for each time given."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     curves = sorted((Curve(run) for run in runs), key=lambda curve: curve.order)
     panels = [list(group) for _, group in groupby(curves, lambda curve: curve.seconds)]
     figure = Figure(figsize=(2 + 5.5 * len(panels), 8), layout="constrained")
-    figure.suptitle(f"Averaged weights on the first {LOOKED_AT:,} held-out images")
+    figure.suptitle("Averaged weights on held-out images")
     spaces = figure.subplots(1, len(panels), squeeze=False)[0]
     for space, group in zip(spaces, panels, strict=True):
         colours = colormaps["turbo"].resampled(len(group) + 2)

@@ -1,16 +1,14 @@
 """Video in two forms at equal time on one GPU: frames stacked as channels, and the 3-D grid.
 
-    python benchmarks/video.py train DATA --form stacked --out RUN [--dropout 0.2 --turn]
-    python benchmarks/video.py train DATA --form grid --out RUN [--dropout 0.2 --turn]
-    python benchmarks/video.py table RUN ...              what the runs found, side by side
-    python benchmarks/video.py where RUN ... --data DATA  bits where it moves, and not
-    python benchmarks/video.py join RUN --out CHECKPOINT  what `axial.load` takes
+    python experiments/video.py train DATA --form stacked --out RUN [--dropout 0.2 --flip]
+    python experiments/video.py train DATA --form grid --out RUN [--dropout 0.2 --flip]
+    python experiments/video.py table RUN ...              what the runs found, side by side
+    python experiments/video.py where RUN ... --data DATA  bits where it moves, and not
 
-`DATA` is what benchmarks/video_clips.py writes. Both forms have as many blocks, the same width and
-as many positions in a step, are given the first frame, and take the same seconds: scoring the
-validation clips counted, compiling the first step and the test at the end not. The averaged
-weights that were best on the validation clips are tested. Codecs on the same clips:
-benchmarks/video_codecs.py.
+`DATA` is what experiments/video_clips.py writes, `RUN` a run of `axial.train`. Both forms have as
+many blocks, the same width and as many positions in a step, are given the first frame, and take the
+same minutes. The averaged weights that were best on the validation clips are tested. Codecs on the
+same clips: experiments/video_codecs.py.
 """
 
 import argparse
@@ -18,27 +16,23 @@ import json
 import math
 import statistics
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from timed import UNKNOWN_STEPS, HeldOut, Timed, join_parts, joined, write_parts
 
 import axial
-from axial.data.batches import Batch, TrainingBatches
-from axial.models.causal import given
-from axial.models.config import DataShape, ModelConfig, TrainConfig
-from axial.models.cost import forward_flops, parameters, training_flops
+from axial.checkpoints.run_folder import Run
 from axial.data.packed import Packed, open_packed
-from axial.evaluation.scoring import Evaluation, evaluate, write_json
-from axial.models.axial_transformer import AxialTransformer
-from axial.media.tiles import write_sheet
-from axial.system.ranks import Ranks, ranks
-from axial.training.metrics import matrix_peak
-from axial.training.trainer import Trainer
+from axial.evaluation.scoring import Evaluation, write_json
+from axial.media.sheets import write_sheet
+from axial.models.causal import given
+from axial.models.config import ModelConfig
+from axial.models.cost import forward_flops, parameters, training_flops
+from axial.models.protocol import Model
+from axial.shape import DataShape
+from axial.training.config import Recipe, TrainConfig
 
 GIVEN = 1
 """Frames that are known."""
@@ -50,7 +44,7 @@ POSITIONS = 81_920
 RATE, WARM_UP = 1e-3, 200
 CONTINUATIONS = 3
 LAST = 40
-"""Looks whose training loss is averaged."""
+"""Lines of the log whose training loss is averaged."""
 MOVED = 8
 """A place that changes by more from one frame to the next is not just noise."""
 
@@ -70,38 +64,15 @@ def model_config(shape: DataShape, form: str, args: argparse.Namespace) -> Model
         decoder_layers=decoder,
         mlp_ratio=MLP_RATIO,
         dropout=args.dropout,
+        encoder_dropout=args.dropout,  # as the recorded rows were trained
         given_channels=GIVEN * shape.frame_channels if form == "stacked" else 0,
         given_steps=GIVEN if form == "grid" else 0,
     )
 
 
-def vary(
-    x: NDArray[np.unsignedinteger[Any]], random: np.random.Generator, *, turn: bool, shift: int
-) -> None:
-    """Change square clips (b, [t,] h, w, c) in place: turn and mirror them, move them about.
-
-    Where a clip moves away from an edge, that edge is repeated.
-    """
-    for clip in x:
-        changed = clip
-        if turn:
-            down, right, over = (1 - 2 * random.integers(2, size=3)).tolist()
-            changed = changed[..., ::down, ::right, :]
-            changed = changed.swapaxes(-3, -2) if over < 0 else changed
-        if shift:
-            places = np.arange(clip.shape[-2])
-            rows, columns = (
-                np.clip(places + random.integers(-shift, shift + 1), 0, places[-1])
-                for _ in range(2)
-            )
-            changed = changed[..., rows[:, None], columns, :]
-        clip[...] = changed.copy()
-
-
 def train(args: argparse.Namespace) -> None:
-    """Train one form for some seconds, test it, draw continuations, write what was found."""
+    """Train one form for some minutes, test it, draw continuations, write what was found."""
     stacked = args.form == "stacked"
-    args.out.mkdir(parents=True, exist_ok=True)
     parts = {
         split: open_packed(args.data / f"{split}.npy", stack_frames=stacked)
         for split in ("train", "validation", "test")
@@ -110,19 +81,16 @@ def train(args: argparse.Namespace) -> None:
     config = model_config(shape, args.form, args)
     batch = args.batch or max(1, POSITIONS // math.prod(shape.axes))
     training = TrainConfig(
-        steps=UNKNOWN_STEPS,
+        steps=1,
         batch=batch,
         learning_rate=args.rate,
         warmup=args.warm_up,
         seed=args.seed,
+        flip=args.flip,
+        validation=len(parts["validation"]),
+        hold_out="last",
+        sample_every=0,
     )
-    every = np.arange(len(parts["validation"]))
-    held_out = HeldOut(packed=parts["validation"], along=every, at_end=every, keep="best")
-
-    def change(step: int, batch: Batch) -> None:
-        random = np.random.default_rng(step)
-        vary(batch.x.numpy(), random, turn=args.turn, shift=args.shift)
-
     print(
         f"{args.form}: {parameters(config):,} parameters, batch {batch}: "
         f"{batch * math.prod(shape.axes):,} positions and "
@@ -130,52 +98,37 @@ def train(args: argparse.Namespace) -> None:
         f"{forward_flops(config) / 1e12:.2f} TFLOP",
         flush=True,
     )
-    with ranks(args.device) as team:
-        peak = matrix_peak(team.device)
-        torch.manual_seed(args.seed)
-        with team.device:
-            model = AxialTransformer(config)
-        trainer = Trainer(model, training, team)
-        timed = Timed(
-            trainer,
-            held_out,
-            args.out / "log.jsonl",
-            seconds=args.seconds,
-            plan=lambda steps: replace(training, steps=steps),
-            vary=change,
-        )
-        timed.run(TrainingBatches(parts["train"], batch, seed=args.seed, flip=args.flip))
-        best = AxialTransformer.from_weights(config, timed.weights)
-        each, spent = statistics.median(timed.pace), timed.elapsed
-        del model, trainer, timed.trainer
-        write_parts(args.out, best)  # before anything else can fail
-        tested = np.arange(len(parts["test"]))[: args.limit]
-        found = evaluate(best, parts["test"], ranks=team, subset=tested)
-        flops = batch * training_flops(config) / each
-        result = {
-            "form": args.form,
-            **found.to_json(),
-            "by_frame": by_frame(found, config),
-            "validation": timed.best,
-            "model": config.to_json(),
-            "parameters": parameters(config),
-            "training": training.to_json() | {"steps": timed.step},
-            "changes": {"flip": args.flip, "turn": args.turn, "shift": args.shift},
-            "seconds": spent,
-            "seconds_compiling": timed.compiling,
-            "seconds_each_step": each,
-            "positions_per_second": batch * math.prod(shape.axes) / each,
-            "teraflops": flops / 1e12,
-            "peak_share": flops / peak if peak else None,
-            "most_memory": timed.memory,
-            "device": torch.cuda.get_device_name() if peak else "CPU",
-        }
-        write_json(args.out / "result.json", result)
-        print(describe(result), found, sep="\n", flush=True)
-        begun = time.monotonic()
-        continue_clips(best, parts["test"], args, team)
-        print(f"{args.draw} clips continued {CONTINUATIONS} times in ", end="")
-        print(f"{time.monotonic() - begun:.1f} s")
+    recipe = Recipe(model=config, training=training, stack_frames=stacked)
+    data, how = parts["train"].path, {"max_minutes": args.minutes, "device": args.device}
+    outcome = axial.train(recipe, data=data, out=args.out, **how)
+    best = axial.load(args.out, device=args.device)
+    tested = np.arange(len(parts["test"]))[: args.limit]
+    found = axial.evaluate(best, parts["test"], subset=tested)
+    log = [record for record in Run(args.out).log() if "examples_per_second" in record]
+    pace, used = (
+        [record[name] for record in log if name in record]
+        for name in ("examples_per_second", "mfu")
+    )
+    each = batch / statistics.median(pace)
+    result = {
+        "form": args.form,
+        **found.to_json(),
+        "by_frame": by_frame(found, config),
+        "validation": outcome.best,
+        "model": config.to_json(),
+        "parameters": parameters(config),
+        "training": training.to_json() | {"steps": outcome.step},
+        "seconds": log[-1]["seconds"],
+        "seconds_each_step": each,
+        "positions_per_second": batch * math.prod(shape.axes) / each,
+        "teraflops": batch * training_flops(config) / each / 1e12,
+        "mfu": statistics.median(used) if used else None,
+    }
+    write_json(args.out / "result.json", result)
+    print(describe(result), found, sep="\n", flush=True)
+    begun = time.monotonic()
+    continue_clips(best, parts["test"], args)
+    print(f"{args.draw} clips continued {CONTINUATIONS} times in {time.monotonic() - begun:.1f} s")
 
 
 def by_frame(found: Evaluation, config: ModelConfig) -> list[float]:
@@ -186,9 +139,7 @@ def by_frame(found: Evaluation, config: ModelConfig) -> list[float]:
     return scored.reshape(-1, each).mean(1).tolist()
 
 
-def continue_clips(
-    model: AxialTransformer, packed: Packed, args: argparse.Namespace, team: Ranks
-) -> None:
+def continue_clips(model: Model, packed: Packed, args: argparse.Namespace) -> None:
     """Draw several continuations of some clips; a sheet with each original above its own."""
     chosen = np.arange(args.draw) * len(packed) // max(1, args.draw)
     if not len(chosen):
@@ -196,7 +147,7 @@ def continue_clips(
     x = packed.rows(chosen).astype(np.int64)
     known = torch.from_numpy(x).masked_fill(~given(model.config), -1)
     known = known.repeat_interleave(CONTINUATIONS, 0)
-    if team.device.type == "cuda":
+    if next(model.parameters()).is_cuda:
         model = model.to(torch.bfloat16)
     drawn = axial.draw(model, len(known), given=known, seed=args.seed, batch=len(known))
     rows = drawn.cpu().numpy().reshape(len(x), CONTINUATIONS, *x.shape[1:])
@@ -209,7 +160,7 @@ def continue_clips(
 def where(args: argparse.Namespace) -> None:
     """Print the bits of elements that changed since the frame before, and of those that did not."""
     for run in args.runs:
-        model = joined(run)
+        model = axial.load(run)
         stacked = model.config.given_channels > 0
         packed = open_packed(args.data / "test.npy", stack_frames=stacked)
         chosen = np.arange(args.limit) * len(packed) // args.limit
@@ -230,34 +181,27 @@ def where(args: argparse.Namespace) -> None:
         )
 
 
-def join(args: argparse.Namespace) -> None:
-    """Put the parts of a run's weights together."""
-    join_parts(args.run, args.out)
-
-
 def table(args: argparse.Namespace) -> None:
     """Print what the runs found."""
     for run in args.runs:
         print(describe(json.loads((run / "result.json").read_text())))
-        log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-        last = [record["loss"] for record in log if "loss" in record][-LAST:]
-        print(f"  loss on the training clips, mean of the last {LAST} looks: {np.mean(last):.3f}")
+        last = [record["loss"] for record in Run(run).log() if record.get("loss")][-LAST:]
+        print(f"  loss on the training clips, mean of the last {LAST} lines: {np.mean(last):.3f}")
 
 
 def describe(found: dict[str, Any]) -> str:
     """What a run found, what it took, and where the bits go."""
-    share = f" ({found['peak_share']:.0%} of peak)" if found["peak_share"] else ""
-    memory = f", {found['most_memory'] / 2**30:.1f} GiB" if found["most_memory"] else ""
+    share = f" ({found['mfu']:.0%} of peak)" if found["mfu"] else ""
     frames = " ".join(f"{bits:.3f}" for bits in found["by_frame"])
     lines = [
         f"{found['data']['title']}, {found['form']}: {found['bits_per_dim']:.4f} bits/dim +- "
         f"{found['standard_error'] or math.nan:.4f} on {found['examples']} clips; validation "
         f"{found['validation']:.4f}",
         f"{found['parameters']:,} parameters, {found['training']['steps']:,} steps of "
-        f"{found['training']['batch']}: the first {found['seconds_compiling']:.0f} s, then "
-        f"{found['seconds']:.0f} s, {1e3 * found['seconds_each_step']:.1f} ms each",
+        f"{found['training']['batch']}: {found['seconds']:.0f} s after the first, "
+        f"{1e3 * found['seconds_each_step']:.1f} ms each",
         f"{found['positions_per_second']:,.0f} positions/s, {found['teraflops']:.1f} "
-        f"TFLOP/s{share}{memory}",
+        f"TFLOP/s{share}",
         f"by frame: {frames}",
     ]
     return "\n  ".join(lines)
@@ -271,17 +215,15 @@ def main() -> None:
     step.add_argument("data", type=Path)
     step.add_argument("--form", choices=["stacked", "grid"], required=True)
     step.add_argument("--out", type=Path, required=True)
-    step.add_argument("--seconds", type=float, default=300)
-    step.add_argument("--device", help="cpu or cuda; a GPU where there is one unless told")
+    step.add_argument("--minutes", type=float, default=5.0)
+    step.add_argument("--device", help="cpu or cuda; default: a GPU where there is one")
     step.add_argument("--width", type=int, default=WIDTH)
     step.add_argument("--heads", type=int, default=HEADS)
-    step.add_argument("--batch", type=int, help=f"{POSITIONS:,} positions unless told")
+    step.add_argument("--batch", type=int, help=f"default: {POSITIONS:,} positions")
     step.add_argument("--rate", type=float, default=RATE)
     step.add_argument("--warm-up", type=int, default=WARM_UP, help="steps")
     step.add_argument("--dropout", type=float, default=0.0)
     step.add_argument("--flip", action="store_true", help="mirror clips at random")
-    step.add_argument("--turn", action="store_true", help="turn and mirror clips all ways")
-    step.add_argument("--shift", type=int, default=0, help="move clips by up to so many places")
     step.add_argument("--seed", type=int, default=0)
     step.add_argument("--limit", type=int, help="test only the first so many clips")
     step.add_argument("--draw", type=int, default=4, help="clips to continue")
@@ -294,10 +236,6 @@ def main() -> None:
     step.add_argument("--data", type=Path, required=True)
     step.add_argument("--limit", type=int, default=6, help="clips, spread over the test")
     step.set_defaults(do=where)
-    step = steps.add_parser("join")
-    step.add_argument("run", type=Path)
-    step.add_argument("--out", type=Path, required=True)
-    step.set_defaults(do=join)
     args = parser.parse_args()
     args.do(args)
 

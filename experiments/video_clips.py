@@ -1,10 +1,10 @@
-"""Clips for benchmarks/video.py: what is trained on, validated on and tested on.
+"""Clips for experiments/video.py: what is trained on, validated on and tested on.
 
-    python benchmarks/video_clips.py CLIPS.npz --out DATA
+    python experiments/video_clips.py CLIPS.npz --out DATA
 
 `CLIPS.npz` holds `clips` (n, t, h, w, c) and perhaps `keys`, which say `task|episode|camera` of
 each. `DATA` gets train.npy, validation.npy and test.npy: packed arrays that note which clips they
-hold.
+hold. Those of validation.npy end train.npy too, where a run holds them out.
 """
 
 import argparse
@@ -20,7 +20,9 @@ def write_parts(source: Path, out: Path) -> None:
     """Write the clips as three packed arrays: train, validation and test."""
     with np.load(source) as file:
         clips, keys = file["clips"], file["keys"].tolist() if "keys" in file else None
-    for split, index in split_clips(len(clips), keys).items():
+    parts = split_clips(len(clips), keys)
+    parts["train"] = np.concatenate([parts["train"], parts["validation"]])
+    for split, index in parts.items():
         numbers = f"clips {ranges(index)} of {len(clips)}"
         with PackedWriter(out / f"{split}.npy") as writer:
             writer.append(clips[index])
@@ -34,7 +36,7 @@ def write_parts(source: Path, out: Path) -> None:
                 values=256,
                 skipped=0,
                 notes=(numbers,),
-                command=f"python benchmarks/video_clips.py {source} --out {out}",
+                command=f"python experiments/video_clips.py {source} --out {out}",
             )
         print(f"{out}: {split}, {numbers}")
 

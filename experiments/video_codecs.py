@@ -1,6 +1,6 @@
 """What lossless codecs need for the frames of clips after the given ones, in bits/dim.
 
-    python benchmarks/video_codecs.py FOLDER/test.npy ... [--given 1] [--json FILE]
+    python experiments/video_codecs.py FOLDER/test.npy ... [--given 1] [--json FILE]
 
 Each clip is coded alone, and what is decoded is compared with it. Counted are the packets of the
 frames that are not given: FFV1 and x264 have learned from the given ones by then, and put their

@@ -2,7 +2,7 @@
 
 Then draw from the model of CIFAR-10 that comes with the package.
 
-    python benchmarks/demo.py --out runs/digits
+    python tools/demo.py --out runs/digits
 
 Nothing is downloaded: scikit-learn carries the digits. A second call goes on where the first
 one stopped, or only shows its results.
@@ -20,8 +20,8 @@ import numpy as np
 from PIL import Image
 
 import axial
-from axial.cli.main import main as axial_command
 from axial.checkpoints.run_folder import Run
+from axial.cli.main import main as axial_command
 from axial.data.statistics import codec_bits
 
 SHIPPED = "cifar10"
@@ -42,7 +42,8 @@ def demo(folder: Path) -> str:
         axial_command(["train", "digits", "--out", str(folder)])
     result, bits_map = folder / "evaluation.json", folder / "bits.png"
     with contextlib.redirect_stdout(io.StringIO()):  # its one line is in the table
-        axial_command(["evaluate", str(folder), "--json", str(result), "--map", str(bits_map)])
+        written = ["--json", str(result), "--map", str(bits_map), "--overwrite"]
+        axial_command(["evaluate", str(folder), *written])
     found = json.loads(result.read_text())
     test = folder / "test.npy"
     packed = axial.pack("digits", test, axial.ReadOptions(split="test")).packed
@@ -53,7 +54,7 @@ def demo(folder: Path) -> str:
         "PNG, a file each": codec_bits(packed, len(packed))["PNG"],
     }
     drawn = folder / f"{SHIPPED}.png"
-    axial_command(["sample", SHIPPED, "--count", "16", "--out", str(drawn)])
+    axial_command(["sample", SHIPPED, "--count", "16", "--out", str(drawn), "--overwrite"])
     lines = [f"bits/dim on {found['examples']} held-out digits"]
     lines += [f"  {name:<22}{bits:7.4f}" for name, bits in rows.items()]
     lines[1] += f" +- {found['standard_error']:.4f}, given the label"
@@ -64,7 +65,7 @@ def demo(folder: Path) -> str:
         drawn.name: "drawn by the model of CIFAR-10 that comes with axial",
     }
     lines += ["pictures"]
-    lines += [f"  {folder / name!s:<24}{what}" for name, what in pictures.items()]
+    lines += [f"  {folder / name!s:<24}  {what}" for name, what in pictures.items()]
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """Draw what each level of a running model sees: the figures of docs/order.md.
 
-    python docs/order_figures.py
+    python tools/order_figures.py
 
 Nothing here knows how the model works. One element of the input is changed at a time, and a
 position that moves is a position that sees it; levels before the one in question are held
@@ -19,7 +19,7 @@ from torch import Tensor
 from axial import AxialTransformer, ModelConfig
 from axial.models.causal import shift
 
-FIGURES = Path(__file__).parent / "figures"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 ROUNDING = 1e-12
 """On some CPUs an example's last bits depend on its place in the batch."""
 IMAGE = ModelConfig(

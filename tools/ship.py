@@ -1,32 +1,40 @@
 """The model that comes with the package: made of a run, checked on this machine, shown.
 
-    python benchmarks/ship.py make RUN --name cifar10            the model's folder, with its card
-    python benchmarks/ship.py check cifar10 --data test.npy      a CPU's figures beside the GPU's
-    python benchmarks/ship.py show cifar10 --out docs/figures    samples, completions, bits
+    axial train cifar10 --data train.npy --validation 5000 --max-minutes 20 --out RUN
+    python tools/ship.py make RUN --name cifar10 --data test.npy   the model's folder, with its card
+    python tools/ship.py check cifar10 --data test.npy             a CPU's figures beside the GPU's
+    python tools/ship.py show cifar10 --out docs/figures           samples, completions, bits
 
-`RUN` is what `benchmarks/recipes.py run ROW --test` left. What is shown are the model's own
-samples: the data it learned from is not ours to publish.
+What is shown are the model's own samples: the data it learned from is not ours to publish.
 """
 
 import argparse
 import json
 import textwrap
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from recipe_rows import Setting
-from timed import joined
 
 import axial
 from axial.checkpoints import shipped
+from axial.checkpoints.run_folder import Run
 from axial.cli.main import main as axial_command
-from axial.models.config import ModelConfig
+from axial.data.packed import Packed
 from axial.data.statistics import codec_bits
+from axial.models.config import ModelConfig
+from axial.models.cost import parameters
+from axial.models.protocol import Model
+from axial.training.config import TrainConfig
+from axial.training.hold_out import split
+from axial.training.start import open_again
 
 MOST_BYTES = 30e6
+LEARNED, FEW = 5000, 500
+"""Images trained on that are scored; test images that a CPU scores in minutes."""
 DRAWN, DRAWING_SECONDS = 16, 60
 SAMPLES, SAMPLED = "samples.png", 36
 """The picture in the card, and how many it shows."""
@@ -39,7 +47,7 @@ integers below {values}, exact bits/dim. Weights are kept in bfloat16; `axial.lo
 them in float32.
 
     axial sample {name} --count 64 --out samples.png
-    axial complete {name} mine.jpg --size {size} --keep 16 --candidates 16 --out completed.png
+    axial complete {name} mine.jpg --size {size} --keep 16 --particles 16 --out completed.png
     axial evaluate {name} --data test.npy --map bits.png
 
 ![{sampled} samples, not chosen]({samples})
@@ -53,7 +61,7 @@ them in float32.
 | held out, the last {held_out:,} training images | {validation:.4f} bits/dim |
 | the first {learned_from:,} that it was trained on | {learned:.4f} bits/dim |
 | seen in training | {seen:,} images: {steps:,} steps of {batch}, {epochs:.1f} times each |
-| time | {minutes:.1f} minutes on one {device}, and {compiling:.0f} s to compile (torch {torch}) |
+| time | {minutes:.1f} minutes on one {device} after the first step (torch {torch}) |
 | fingerprint, as loaded by name | `{fingerprint}` |
 
 ## Data
@@ -66,14 +74,11 @@ images were scored once, after training.
 
 {recipe}.
 
-The comparison is that of `benchmarks/recipes.py`, whose table has what else was tried. This run was
+`experiments/results/recipes_h200.md` has what else was tried. This run was
 
-    python benchmarks/recipes.py run {row} --data FOLDER --out RUN \\
-        --seconds {seconds:.0f} --seed {seed} --test
-    python benchmarks/ship.py make RUN --name {name}
+{command}
 
-and the preset of the same name is its recipe for data of your own, `axial train {name} --data ...`,
-which holds out fewer images and keeps the best weights, not the last.
+and the preset of the same name is its recipe for data of your own, `axial train {name} --data ...`.
 
 ## Limits
 
@@ -87,23 +92,50 @@ training image {epochs:.0f} times: that a sample comes close to one of them cann
 
 
 def make(args: argparse.Namespace) -> None:
-    """Write weights, configuration, figures and card."""
-    result = json.loads((args.run / "result.json").read_text())
-    if not result["test"]:
-        raise SystemExit(f"{args.run}: was not tested; run the row with --test")
-    if result["tried"] or result["conditional"] or not result["setting"]["flip"]:
-        raise SystemExit(f"{args.run}: is not what the card says; run a row as it is, unlabelled")
-    model = joined(args.run)
+    """Score a run as it will be kept; write weights, configuration, figures and card."""
+    run = Run(args.run)
+    training = TrainConfig.from_json(run.about["training"])
+    model = axial.load(args.run, device=args.device).bfloat16()
+    if model.config.classes or not training.flip or training.hold_out != "last":
+        raise SystemExit(f"{args.run}: is not what the card says; train the preset as it is")
     size = 2 * sum(p.numel() for p in model.parameters())
     if size > MOST_BYTES:
         raise SystemExit(f"{args.run}: {size / 1e6:.1f} MB are more than {MOST_BYTES / 1e6:.0f}")
-    result["probe"] = probe_bits(model)
-    text = card(args.name, result, axial.fingerprint(model))
     folder = shipped.MODELS / args.name
-    axial.save(model.bfloat16(), folder)
+    axial.save(model, folder)
+    model = axial.load(args.name, device=args.device)  # in float32, as whoever uses it has it
+    result = figures(run, training, model, axial.open_packed(args.data))
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    (folder / "README.md").write_text(text)
+    (folder / "README.md").write_text(card(args.name, result, axial.fingerprint(model)))
     print(f"{folder}: {size / 1e6:.1f} MB, {result['test']['bits_per_dim']:.4f} bits/dim")
+
+
+def figures(run: Run, training: TrainConfig, model: Model, test: Packed) -> dict[str, Any]:
+    """What the card says: the run's own figures, and scores of the model as it is kept."""
+    packed, found = open_again(run), run.newest()
+    assert found is not None  # a run with a model has a checkpoint
+    state, _ = found
+    used, held_out = split(len(packed), training.held_out(len(packed)), training.hold_out)
+    tested = axial.evaluate(model, test)
+    first = float(tested.bits[tested.index < FEW].mean()) / tested.elements
+    device = next(model.parameters()).device
+    of = ["--data train.npy", f"--validation {len(held_out)} --seed {training.seed}"]
+    of += [f"--max-minutes {training.max_minutes:g}" if training.max_minutes else ""]
+    return {
+        "command": " ".join(["axial train", run.about["preset"], *filter(None, of), "--out RUN"]),
+        "model": model.config.to_json(),
+        "parameters": parameters(model.config),
+        "training": training.to_json() | {"steps": state["step"]},
+        "steps": state["step"],
+        "examples": state["step"] * training.batch,
+        "seconds": state["seconds"],
+        "validation": axial.evaluate(model, packed, subset=held_out).to_json(),
+        "learned": axial.evaluate(model, packed, subset=used[:LEARNED]).to_json(),
+        "test": tested.to_json() | {"first": FEW, "bits_per_dim_of_first": first},
+        "probe": probe_bits(model),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+    }
 
 
 def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
@@ -119,7 +151,6 @@ def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
         values=result["model"]["values"],
         size=result["model"]["axes"][-1],
         available=held_out["data"]["examples"],
-        row=result["row"],
         parameters=result["parameters"],
         examples=test["examples"],
         bits=test["bits_per_dim"],
@@ -133,35 +164,39 @@ def card(name: str, result: dict[str, Any], fingerprint: str) -> str:
         seen=result["examples"],
         epochs=result["examples"] / trained_on,
         steps=result["steps"],
-        batch=result["setting"]["batch"],
+        batch=result["training"]["batch"],
         minutes=result["seconds"] / 60,
-        seconds=result["seconds_allowed"],
-        compiling=result["seconds_compiling"],
         device=result["device"],
         torch=result["torch"],
         fingerprint=fingerprint,
-        seed=result["seed"],
-        recipe=recipe(Setting.from_json(result["setting"])),
+        command=textwrap.indent(result["command"], " " * 4),
+        recipe=recipe(result["model"], result["training"]),
     )
 
 
-def recipe(s: Setting) -> str:
-    """A setting in words."""
-    encoder, outer, inner = s.layers
-    start = ", embeddings and positions that start as waves" if s.embeddings == "smooth" else ""
+def recipe(model: Mapping[str, Any], training: Mapping[str, Any]) -> str:
+    """Sizes and settings in words."""
+    outer, inner = model["decoder_layers"]
+    start = ", embeddings and positions that start as waves" * (training["embeddings"] == "smooth")
+    share = training.get("ema_horizon")
+    if training["ema"] is not None:
+        share = 1 / (1 - training["ema"]) / training["steps"]
     words = (
-        f"Width {s.width}, {s.heads} heads, {encoder} encoder, {outer} outer and {inner} inner "
-        f"layers, mlp ratio {s.mlp_ratio}, dropout {s.dropout}{start}. {s.optimizer.title()}, "
-        f"rate {s.learning_rate} after {s.warmup} steps of warm-up, then a {s.schedule} schedule, "
-        f"weight decay {s.weight_decay}, batches of {s.batch}, bfloat16; the weights are an "
-        f"exponential average over {s.averaged_over:.0%} of the steps"
+        f"Width {model['width']}, {model['heads']} heads, {model['encoder_layers']} encoder, "
+        f"{outer} outer and {inner} inner layers, mlp ratio {model['mlp_ratio']}, dropout "
+        f"{model['dropout']}{start}. {training['optimizer'].title()}, rate "
+        f"{training['learning_rate']} after {training['warmup']} steps of warm-up, then a "
+        f"{training['schedule']} schedule, weight decay {training['weight_decay']}, batches of "
+        f"{training['batch']}, bfloat16; the weights are an exponential average over {share:.0%} "
+        f"of the steps"
     )
     return textwrap.fill(words, 99)
 
 
-def probe_bits(model: axial.AxialTransformer) -> float:
+def probe_bits(model: Model) -> float:
     """Bits/dim of a picture of waves: they tell, without any data, whether it is the same model."""
-    return float(axial.bits_per_dim(model, waves(model.config)).mean())
+    x = waves(model.config).to(next(model.parameters()).device)
+    return float(axial.bits_per_dim(model, x).mean())
 
 
 def waves(config: ModelConfig) -> torch.Tensor:
@@ -209,13 +244,14 @@ def show(args: argparse.Namespace) -> None:
     args.scratch.mkdir(parents=True, exist_ok=True)
     for out in (drawn, shipped.MODELS / args.name / SAMPLES):
         how = ["--count", str(SAMPLED), "--batch", "16", "--out", str(out)]
-        axial_command(["sample", args.name, *how])
+        axial_command(["sample", args.name, *how, "--overwrite"])
     few = args.scratch / "few.npy"
     np.save(few, np.load(drawn)[:8])
-    keep = ["--keep", "16", "--candidates", "16", "--count", "4", "--seed", "1"]
+    keep = ["--keep", "16", "--particles", "16", "--count", "4", "--seed", "1"]
     out = f"{stem}_completions.png"
-    axial_command(["complete", args.name, str(few), *keep, "--out", out])
-    axial_command(["evaluate", args.name, "--data", str(few), "--map", f"{stem}_bits.png"])
+    axial_command(["complete", args.name, str(few), *keep, "--out", out, "--overwrite"])
+    drawn = ["--map", f"{stem}_bits.png", "--overwrite"]
+    axial_command(["evaluate", args.name, "--data", str(few), *drawn])
 
 
 def main() -> None:
@@ -225,6 +261,8 @@ def main() -> None:
     step = steps.add_parser("make", help="put the model's folder together")
     step.add_argument("run", type=Path)
     step.add_argument("--name", required=True)
+    step.add_argument("--data", required=True, help="the packed test images")
+    step.add_argument("--device", default="cpu", help="where to score; default: cpu")
     step.set_defaults(do=make)
     step = steps.add_parser("check", help="score and draw on this CPU")
     step.add_argument("name")
