@@ -18,7 +18,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2
 
 demo: setup
-	$(BIN)/python benchmarks/demo.py --out runs/digits
+	$(BIN)/python tools/demo.py --out runs/digits
 
 clean:
 	rm -rf .venv build
