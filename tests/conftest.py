@@ -154,7 +154,7 @@ def both_ranks(*args):
         for rank in ("0", "1")
     ]
     try:
-        said = [process.communicate(timeout=90) for process in started]
+        said = [process.communicate(timeout=300) for process in started]
     finally:
         for process in started:
             process.kill()

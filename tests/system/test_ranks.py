@@ -60,13 +60,15 @@ def test_a_device_that_is_not_there_is_named():
         pass
 
 
-def test_a_signal_is_noted_its_echo_ignored_and_a_later_one_obeyed():
+def test_a_signal_is_noted_its_echo_ignored_and_a_later_one_obeyed(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with pytest.raises(KeyboardInterrupt), stopping() as asked:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         assert asked == [signal.SIGINT]
-        time.sleep(ranks_module._SAME_WISH_SECONDS + 0.1)
+        now += ranks_module._SAME_WISH_SECONDS + 0.1
         signal.raise_signal(signal.SIGINT)
     before = signal.getsignal(signal.SIGTERM)
     with stopping() as asked:

@@ -117,7 +117,7 @@ def with_disk(disk, folder, *flags):
     """Train on two ranks in shards, the only score and model at the last step."""
     script = folder.with_suffix(".py")
     script.write_text(RANKS_AND_DISK.replace("DISK", disk))
-    start = ["timeout", "120", *command(ranks=2)[:-2], str(script)]
+    start = ["timeout", "300", *command(ranks=2)[:-2], str(script)]
     args = ["train", "digits", "--out", folder, *COMMON, "--steps", 3, "--parallel", "fsdp", *flags]
     return subprocess.run(
         [*start, *map(str, args)],
@@ -247,5 +247,5 @@ def test_the_seconds_of_a_resumed_run_are_added_up(tmp_path):
     kept = {name: state[name] for name in ("best", "best_step", "skipped")}
     run.save(4, tensors, kept | {"seconds": 1000.0}, keep=1)
     train(run, packed, ALONE)
-    assert 1000 < run.newest()[0]["seconds"] < 1100
+    assert 1000 < run.newest()[0]["seconds"] < 2000
     assert run.log()[-1]["step"] == 6 and run.newest()[0]["step"] == 6

@@ -17,7 +17,8 @@ from axial.training.run_logger import RunLogger
 from axial.training.tensorboard import EventFile
 
 
-def test_the_log_has_one_object_a_line_and_a_pipe_gets_plain_lines(tmp_path, capsys):
+def test_the_log_has_one_object_a_line_and_a_pipe_gets_plain_lines(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 5.0)
     with RunLogger(tmp_path / "log", steps=20, first=0) as watch:
         watch.record(1, loss=2.5)
         watch.progress(1, "2.5 bits/dim")
@@ -30,11 +31,13 @@ def test_the_log_has_one_object_a_line_and_a_pipe_gets_plain_lines(tmp_path, cap
     assert shown[1:] == ["step 20 of 20  the end", "scored"]
 
 
-def test_lines_on_a_pipe_tell_the_time_left(tmp_path, capsys):
+def test_lines_on_a_pipe_tell_the_time_left(tmp_path, capsys, monkeypatch):
+    now = 5.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with RunLogger(tmp_path / "log", steps=1004, first=4) as watch:
-        time.sleep(0.1)
+        now += 0.1
         watch.progress(14, "2.5 bits/dim")
-    assert "step 14 of 1,004  2.5 bits/dim  0:00:1" in capsys.readouterr().err
+    assert "step 14 of 1,004  2.5 bits/dim  0:00:10 left" in capsys.readouterr().err
 
 
 def test_quiet_ranks_say_and_write_nothing(tmp_path, capsys):

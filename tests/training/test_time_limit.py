@@ -113,7 +113,7 @@ def test_ranks_agree_on_the_number_of_steps(tmp_path):
     flags = [*COMMON, "--max-minutes", 0.03, "--log-every", 1000]
     run_to_end("train", "digits", "--out", tmp_path / "run", *flags, ranks=2)
     state = Run(tmp_path / "run").newest()[0]
-    assert state["step"] == state["plan"]["steps"] > 2 and state["seconds"] < 4
+    assert 0 < state["step"] == state["plan"]["steps"] < time_limit.UNKNOWN_STEPS
 
 
 def test_everything_due_before_the_end_and_at_the_end_is_reserved_for(monkeypatch):

@@ -400,7 +400,7 @@ def test_an_interrupt_in_the_midst_of_an_archive_leaves_nothing(tmp_path):
     while process.poll() is None and not begun():  # the workers are up then
         time.sleep(0.01)
     process.send_signal(2)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and errors == ""
     assert not out.exists()
 

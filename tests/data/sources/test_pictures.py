@@ -139,9 +139,9 @@ def test_pictures_of_16_bits_are_refused_unless_converted(tmp_path):
 def test_a_picture_of_ten_thousand_million_pixels_is_refused_at_once(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bomb.png").write_bytes(formats.png_header(100_000, 100_000))
-    start = time.monotonic()
+    start = time.process_time()
     assert "bomb.png: claims more than" in refused(tmp_path / "in", tmp_path)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 5
     # Pillow only warns of this one, and pytest would make an error of that.
     (tmp_path / "in" / "bomb.png").write_bytes(formats.png_header(10_000, 10_000))
     command = [sys.executable, "-m", "axial", "data", str(tmp_path / "in"), "--out", "a.npy"]
