@@ -16,7 +16,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from axial.errors import ConfigError, InputError
-from axial.models.config import check_heads
+from axial.models.family_config import check_heads
 from axial.models.line_attention import attend_lines, dense_dtype, is_supported
 from axial.validation import as_float, as_integer
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 
 
 def shift(x: Float[Tensor, "b *axes d"], axis: int) -> Float[Tensor, "b *axes d"]:
@@ -47,20 +48,17 @@ def stack_context(
     return repeat(context, "b ... a d -> b ... (a c) d", c=config.channels)
 
 
-def order(config: ModelConfig) -> Int[Tensor, " n"]:
-    """Flat indices into (*axes, c) in the order of prediction, given elements included.
-
-    Channel by channel, each in raster order, for "encode" and "rows"; raster order with
-    the channels innermost for "columns".
-    """
-    shape = (*config.axes, config.channels)
-    index = torch.arange(torch.Size(shape).numel()).view(shape)
-    if config.channel_mode != "columns":
-        index = index.movedim(-1, 0)
-    return index.flatten()
+def order(config: FamilyConfig) -> Int[Tensor, " n"]:
+    """Flat indices into (*axes, c) in the order of prediction, given elements included."""
+    return torch.from_numpy(config.order())
 
 
-def given(config: ModelConfig, device: torch.device | None = None) -> Bool[Tensor, "*axes c"]:
+def lines(config: FamilyConfig) -> Int[Tensor, "n l"]:
+    """The same, cut into lines: what is drawn from one glance at a picture to the next."""
+    return order(config).view(-1, config.line)
+
+
+def given(config: FamilyConfig, device: torch.device | None = None) -> Bool[Tensor, "*axes c"]:
     """Which elements are always known: never predicted, and visible to every prediction."""
     mask = torch.zeros(*config.axes, config.channels, dtype=torch.bool, device=device)
     mask[..., : config.given_channels] = True

@@ -1,39 +1,27 @@
-"""The configuration of a model, and what is not possible: checked here, without torch."""
+"""The configuration of an Axial Transformer, and what is not possible: checked without torch."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
 
 from axial.errors import ConfigError
-from axial.shape import MOST_VALUES, DataShape
-from axial.validation import as_float, as_integer, as_lengths, check_choices, from_json
+from axial.models.family_config import FamilyConfig, Places, check_heads
+from axial.validation import as_float, as_lengths, check_choices
 
 Inner = Literal["attention", "lstm"]
 ChannelMode = Literal["encode", "rows", "columns"]
-_LEAST = {
-    "channels": 1,
-    "values": 2,
-    "width": 1,
-    "heads": 1,
-    "encoder_layers": 0,
-    "mlp_ratio": 1,
-    "classes": 0,
-    "given_channels": 0,
-    "given_steps": 0,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(FamilyConfig):
     """An Axial Transformer: the shape of its data, its sizes, its variants."""
 
-    axes: tuple[int, ...]
-    """Lengths of the grid, slowest first: height and width for an image."""
-    channels: int = 1
-    """Channels of each element; 3 for RGB, 3 * frames for a channel-stacked video."""
-    values: int = 256
-    """Number of values an element can take: x is in [0, values)."""
+    least: ClassVar = {"width": 1, "heads": 1, "encoder_layers": 0, "mlp_ratio": 1}
+    rates: ClassVar = ("dropout", "encoder_dropout")
+    later: ClassVar = ("frames", "encoder_dropout")
+
     width: int
     """Features per position, everywhere in the model."""
     heads: int
@@ -48,41 +36,39 @@ class ModelConfig:
     """The inner decoder: masked attention blocks, or a single LSTM layer."""
     channel_mode: ChannelMode = "encode"
     """Channels predicted one by one behind an encoder, or stacked into one larger grid."""
-    classes: int = 0
-    """Number of classes the model is conditioned on; 0 for an unconditional model."""
-    dropout: float = 0.0
-    """Dropout rate of the residual branches of the decoder."""
     encoder_dropout: float = 0.0
     """Dropout rate of the channel encoder, where it does harm: docs/training.md."""
-    given_channels: int = 0
-    """Leading channels that are always known: the model is p(the others | these)."""
-    given_steps: int = 0
-    """Leading steps of axis 0 that are always known, in every channel."""
     plane_scale: float | None = None
     """Divisor of the input planes of the encoder. Default: values - 1."""
-    frames: int | None = None
-    """Frames stacked in the channels, if the data says so; it changes no prediction."""
 
     def __post_init__(self) -> None:
-        for name in ("axes", "decoder_layers"):
-            object.__setattr__(self, name, as_lengths(name, getattr(self, name)))
-        for name, least in _LEAST.items():
-            object.__setattr__(self, name, as_integer(name, getattr(self, name), at_least=least))
-        if self.frames is not None:
-            object.__setattr__(self, "frames", as_integer("frames", self.frames, at_least=1))
-        for name in ("dropout", "encoder_dropout"):
-            object.__setattr__(self, name, as_float(name, getattr(self, name)))
+        super().__post_init__()
+        layers = as_lengths("decoder_layers", self.decoder_layers)
+        object.__setattr__(self, "decoder_layers", layers)
         if self.plane_scale is not None:
             object.__setattr__(self, "plane_scale", as_float("plane_scale", self.plane_scale))
         self._check_numbers()
         self._check_layers()
-        self._check_given()
+        # Without an encoder only a prefix of the prediction order can be known to all the rest.
+        if self.channel_mode != "encode":
+            self.check_given_is_prefix(
+                f"channel_mode={self.channel_mode!r}", 'use channel_mode="encode"'
+            )
+
+    def order(self) -> Places:
+        """Channel by channel, each in raster order, or raster order with the channels innermost."""
+        places = super().order().reshape(*self.axes, self.channels)
+        return (places if self.channel_mode == "columns" else np.moveaxis(places, -1, 0)).ravel()
 
     @property
-    def data(self) -> DataShape:
-        """The shape of what is modelled."""
-        names = (field.name for field in fields(DataShape))
-        return DataShape(**{name: getattr(self, name) for name in names})
+    def line(self) -> int:
+        """Elements of the last axis of the grid."""
+        return self.plane_axes[-1]
+
+    @property
+    def channels_in_turn(self) -> bool:
+        """Whether a channel is predicted as a whole before the next one."""
+        return self.channel_mode != "columns"
 
     @property
     def plane_axes(self) -> tuple[int, ...]:
@@ -112,44 +98,9 @@ class ModelConfig:
         """What the encoder divides its input by."""
         return self.values - 1.0 if self.plane_scale is None else self.plane_scale
 
-    @property
-    def elements(self) -> int:
-        """Elements of one example that carry bits: all but the given ones."""
-        steps = (self.axes[0] - self.given_steps) * math.prod(self.axes[1:])
-        return steps * (self.channels - self.given_channels)
-
-    def to_json(self) -> dict[str, Any]:
-        """Describe this configuration in plain JSON values.
-
-        Fields that came later stand there only where they say something: fingerprints older than
-        them stay valid.
-        """
-        found = asdict(self)
-        for name in ("frames", "encoder_dropout"):
-            if not found[name]:
-                del found[name]
-        return found
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """The configuration `to_json` described; unknown names are refused."""
-        return from_json(cls, values, "model config")
-
     def _check_numbers(self) -> None:
-        if not self.axes:
-            raise ConfigError("axes is empty: name the length of at least one axis, as in (32, 32)")
         check_choices(self, inner=get_args(Inner), channel_mode=get_args(ChannelMode))
         check_heads(self.width, self.heads)
-        if self.values > MOST_VALUES:
-            raise ConfigError(f"values is {self.values}: use at most {MOST_VALUES}")
-        for name in ("dropout", "encoder_dropout"):
-            if not 0 <= (rate := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {rate!r}: use a number from 0 up to below 1")
-        if self.frames is not None and self.channels % self.frames:
-            raise ConfigError(
-                f"frames is {self.frames}, but {self.channels} channels do not split into as "
-                f"many: use a number that divides them, or None"
-            )
         scale = self.plane_scale
         if scale is not None and not 0 < scale < math.inf:
             raise ConfigError(f"plane_scale is {scale!r}: use a positive number, or None")
@@ -186,26 +137,6 @@ class ModelConfig:
             raise ConfigError(
                 f"encoder_layers is {self.encoder_layers}, fewer than one full cycle over "
                 f"{count} axes: use at least {count}"
-            )
-
-    def _check_given(self) -> None:
-        if self.given_channels >= self.channels:
-            raise ConfigError(
-                f"given_channels is {self.given_channels} of {self.channels}: leave at least one "
-                f"channel to model"
-            )
-        if self.given_steps >= self.axes[0]:
-            raise ConfigError(
-                f"given_steps is {self.given_steps} of {self.axes[0]} along axis 0: leave at "
-                f"least one step to model"
-            )
-        # Without an encoder only a prefix of the prediction order can be known to all the rest.
-        stacked = self.channel_mode != "encode" and self.channels > 1
-        name = "given_channels" if self.channel_mode == "columns" else "given_steps"
-        if stacked and getattr(self, name):
-            raise ConfigError(
-                f"{name} is {getattr(self, name)}, which channel_mode={self.channel_mode!r} cannot "
-                f'show to the elements predicted before them: use channel_mode="encode"'
             )
 
 
@@ -249,13 +180,6 @@ class Sizes:
         if wanted.get("inner") == "lstm":
             wanted.setdefault("decoder_layers", (*model.decoder_layers[:-1], 1))
         return replace(model, **wanted)
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Refuse heads that do not split the width evenly."""
-    if heads < 1 or width % heads:
-        fits = [count for count in range(1, min(width, 64) + 1) if width % count == 0]
-        raise ConfigError(f"width {width} does not split into {heads} heads: use one of {fits}")
 
 
 def _cycle(axes: range, layers: int) -> tuple[int, ...]:

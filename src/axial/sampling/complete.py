@@ -13,7 +13,7 @@ from axial.errors import ConfigError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
 from axial.models.causal import order
-from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 from axial.models.likelihood import planes_at_once
 from axial.models.protocol import Model, evaluating
 from axial.sampling.draw import draw, for_all, initial
@@ -22,7 +22,7 @@ from axial.validation import as_integer, as_temperature
 
 
 def kept_part(
-    config: ModelConfig, *, keep: int | None, keep_channels: int | None
+    config: FamilyConfig, *, keep: int | None, keep_channels: int | None
 ) -> Bool[Tensor, "*axes c"]:
     """Leading rows, or frames of a video, leading channels, and what the model itself is given."""
     mask = always_given(config)
@@ -44,7 +44,7 @@ def kept_part(
     return mask
 
 
-def is_exact(config: ModelConfig, mask: Bool[Tensor, "*axes c"]) -> bool:
+def is_exact(config: FamilyConfig, mask: Bool[Tensor, "*axes c"]) -> bool:
     """Whether the kept part is a prefix of the order of prediction, the given part aside."""
     free = ~always_given(config).flatten()[order(config)]
     kept = mask.flatten()[order(config)][free].long()
@@ -116,7 +116,7 @@ def _resampled(
 
 
 def needs_particle_filter(
-    config: ModelConfig,
+    config: FamilyConfig,
     masks: Bool[Tensor, "m *axes c"],
     particles: int,
     temperature: float,
@@ -128,7 +128,7 @@ def needs_particle_filter(
         raise ConfigError("temperature is 0: particles are weighted at a positive temperature only")
     planes = masks[0].movedim(-1, 0).flatten(1).long()
     prefixes = len(masks) == 1 and bool((planes.cumprod(1) == planes).all())
-    if config.channel_mode == "columns" or not prefixes:
+    if not config.channels_in_turn or not prefixes:
         raise ConfigError(
             "particles need the same leading part of each channel kept in every example, and "
             "channels that are predicted one after another"

@@ -17,8 +17,8 @@ from axial.data.packed import Array, Packed
 from axial.data.sources.options import ClipOptions
 from axial.errors import ConfigError, DataError
 from axial.media.output import Output, Shown
-from axial.models.causal import order
-from axial.models.config import ModelConfig
+from axial.models.causal import lines
+from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model
 from axial.sampling.complete import complete, is_exact, kept_part
 from axial.sampling.config import CompleteConfig, SampleConfig
@@ -52,7 +52,7 @@ def continue_(
         if what.particles == 1 and team.is_rank0 and not task.exact:
             line = "what is kept of later channels is forced on what is drawn before it: not the "
             line += "exact conditional"
-            if sampler.model.config.channel_mode != "columns":
+            if sampler.model.config.channels_in_turn:
                 line += "; --particles K comes nearer as K grows"
             print(line, file=sys.stderr)
 
@@ -82,7 +82,7 @@ class _Task:
     `labels` tells whether those of the examples matter, or another was asked for.
     """
 
-    def __init__(self, config: ModelConfig, what: CompleteConfig, *, labels: bool) -> None:
+    def __init__(self, config: FamilyConfig, what: CompleteConfig, *, labels: bool) -> None:
         self.config, self.shape, self.count = config, config.data, what.examples
         self.wanted = self.shape if labels else replace(self.shape, classes=0)
         self.frames = what.frames or self.shape.window
@@ -124,9 +124,9 @@ class _Task:
     @property
     def lines(self) -> int:
         """How many lines have something to draw, in all windows."""
-        places = order(self.config).view(-1, self.config.plane_axes[-1])
         return sum(
-            count * int((~kept.flatten()[places]).any(1).sum()) for kept, count in self.windows
+            count * int((~kept.flatten()[lines(self.config)]).any(1).sum())
+            for kept, count in self.windows
         )
 
     def open(self, source: str, scratch: Path, reading: ClipOptions, names: ClassNames) -> Packed:

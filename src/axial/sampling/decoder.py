@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from axial.errors import InputError
-from axial.models.causal import shift, stack, unstack
+from axial.models.causal import lines, shift, stack, unstack
 from axial.models.protocol import Model, evaluating
 from axial.sampling.kv_cache import DecoderState, check_plain, level_model, outer_decoders
 from axial.sampling.levels import all_finite, sensible_threads
@@ -152,7 +152,7 @@ class Decoder:
     ) -> Iterator[Tensor]:
         """Score everything for each element: slow, and what every faster way must equal."""
         config, flat = self.model.config, x.view(len(x), -1)
-        for line in self.model.order().view(-1, config.plane_axes[-1]):
+        for line in lines(config):
             known = bool((flat[:, line] >= 0).all())
             for element in line.tolist():
                 missing = flat[:, element] < 0

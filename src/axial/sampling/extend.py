@@ -13,7 +13,7 @@ from torch import Tensor
 from axial.errors import ConfigError, InputError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
-from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model, check_integers
 from axial.sampling.complete import complete, kept_part, needs_particle_filter
 from axial.validation import as_integer, as_temperature
@@ -25,7 +25,7 @@ _NEXT_WINDOW = 1 << 40
 class Sliding:
     """How far a model sees, and how much each further window keeps of what there is."""
 
-    def __init__(self, config: ModelConfig, overlap: int | None = None) -> None:
+    def __init__(self, config: FamilyConfig, overlap: int | None = None) -> None:
         self.config, self.shape = config, config.data
         if self.shape.window is None:
             raise ConfigError("this model has no frames: --frames is for video and volumes")

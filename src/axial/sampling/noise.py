@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Float64, Int, Int32, Int64
 from torch import Tensor, add, arange, bitwise_right_shift, float64, int32
 
-from axial.models.causal import order
-from axial.models.config import ModelConfig
+from axial.models.causal import lines
+from axial.models.family_config import FamilyConfig
 from axial.sampling.levels import sensible_threads
 from axial.system.devices import runs_triton
 
@@ -35,13 +35,13 @@ class SeededNoise:
     """The seed's own noise, computed for some lines ahead: many small calls would cost more."""
 
     def __init__(
-        self, seed: int, images: Int[Tensor, " b"], config: ModelConfig, temperature: float
+        self, seed: int, images: Int[Tensor, " b"], config: FamilyConfig, temperature: float
     ) -> None:
         self.seed, self.images, self.values = seed, images, config.values
         self.temperature = temperature
-        lines = order(config).view(-1, config.plane_axes[-1])
-        self.place = {int(line[0]): place for place, line in enumerate(lines)}
-        self.lines = lines.to(images.device)  # now: nothing is to wait for a copy later
+        every = lines(config)
+        self.place = {int(line[0]): place for place, line in enumerate(every)}
+        self.lines = every.to(images.device)  # now: nothing is to wait for a copy later
         ahead = _AHEAD_CPU if images.device.type == "cpu" else _AHEAD
         self.at_once = max(1, ahead // (len(images) * self.lines.shape[1] * config.values))
         self.ready: dict[int, Tensor] = {}

@@ -55,7 +55,7 @@ def sample(
                 sampler.model, count, first=first, label=label, finished=finished, **sampler.how
             )
 
-        lines = config.planes * math.prod(config.plane_axes[:-1])
+        lines = math.prod(config.axes) * config.channels // config.line
         x = sampler.shared(how.count, run, frames, lines)
         if team.is_rank0:
             output.write(x, sampler.about())
