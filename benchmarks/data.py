@@ -23,7 +23,8 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from axial.data.batches import TrainingBatches
-from axial.data.packed import Description, description_path, open_packed
+from axial.data.description import Description, description_path
+from axial.data.packed import open_packed
 from axial.data.packing import pack
 
 

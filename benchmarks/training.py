@@ -23,7 +23,8 @@ from kernel_times import kernel_times
 
 import axial
 from axial.data.batches import TrainingBatches
-from axial.data.packed import Packed, PackedWriter
+from axial.data.packed import Packed
+from axial.data.packed_writer import PackedWriter
 from axial.models.axial_transformer import AxialTransformer
 from axial.models.config import ModelConfig
 from axial.models.cost import parameters, training_flops

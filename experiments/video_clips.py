@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from axial.data.batches import Indices
-from axial.data.packed import PackedWriter
+from axial.data.packed_writer import PackedWriter
 
 
 def write_parts(source: Path, out: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from axial import open_packed
-from axial.data.packed import PackedWriter
+from axial.data.packed_writer import PackedWriter
 
 FACTS = dict(
     source="toy", version=None, split="train", values=256, skipped=0, notes=(), command="by hand"

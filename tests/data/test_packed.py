@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from packed_arrays import FACTS, write
 
-from axial.data.packed import PackedWriter, open_packed
+from axial.data.packed import open_packed
+from axial.data.packed_writer import PackedWriter
 from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
 from axial.errors import DataError
@@ -165,7 +166,7 @@ def test_a_disk_without_locks_is_written_to(tmp_path, monkeypatch):
 
 DIED = """
 import os, sys
-from axial.data.packed import PackedWriter
+from axial.data.packed_writer import PackedWriter
 import numpy as np
 with PackedWriter(sys.argv[1]) as writer:
     writer.append(np.zeros((2000, 4, 4, 3), np.uint8))

@@ -22,7 +22,8 @@ from PIL import Image
 import axial
 from axial import bits, element_bits, evaluate, save
 from axial.cli.main import main
-from axial.data.packed import PackedWriter, hash_labels
+from axial.data.packed import hash_labels
+from axial.data.packed_writer import PackedWriter
 from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
 from axial.media.maps import write_map

@@ -19,7 +19,7 @@ import axial
 from axial import ConfigError, DataError, InputError
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
-from axial.data.packed import PackedWriter
+from axial.data.packed_writer import PackedWriter
 from axial.data.packing import pack
 from axial.models.config import Sizes
 from axial.presets import PRESETS
@@ -91,7 +91,10 @@ def test_what_a_start_that_was_killed_left_goes_with_the_next_and_a_living_one_i
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    packed = lambda: [path for path in out.parent.rglob("*.npy*") if path.stat().st_size]  # noqa: E731
+
+    def packed():
+        return [path for path in out.parent.rglob("data.npy") if path.stat().st_size]
+
     while not packed():
         assert process.poll() is None
         time.sleep(0.01)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from axial.data.packed import Labels, Packed, hash_labels, is_packed, open_packed
+from axial.data.description import Labels
+from axial.data.packed import Packed, hash_labels, is_packed, open_packed
 from axial.data.packing import open_data
 from axial.data.sources.options import ClipOptions, ReadOptions
 from axial.data.sources.recognise import is_video, open_source

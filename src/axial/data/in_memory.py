@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from axial.data.packed import Array, Packed, PackedWriter, dtype_for, open_packed
+from axial.data.packed import Array, Packed, dtype_for, open_packed
+from axial.data.packed_writer import PackedWriter
 from axial.data.sources.arrays import values_for
 from axial.errors import DataError
 from axial.shape import MOST_VALUES

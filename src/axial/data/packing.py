@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from axial.data.packed import MOST_CLASSES, Array, Packed, PackedWriter, is_packed, open_packed
+from axial.data.description import MOST_CLASSES
+from axial.data.packed import Array, Packed, is_packed, open_packed
+from axial.data.packed_writer import PackedWriter
 from axial.data.sources.arrays import beyond_values, values_for
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.recognise import open_source

@@ -16,8 +16,9 @@ import axial
 from axial.checkpoints.model_folder import Weights, load
 from axial.checkpoints.trained_on import check_unseen, class_names, trained_on
 from axial.data.compatibility import ClassNames, conform, open_test
+from axial.data.description import description_path
 from axial.data.in_memory import pack_array
-from axial.data.packed import Array, Packed, description_path
+from axial.data.packed import Array, Packed
 from axial.data.sources.options import ReadOptions
 from axial.errors import ConfigError, DataError, InputError
 from axial.evaluation.scoring import Evaluation, score, write_array, write_json

@@ -24,7 +24,8 @@ from torch import Tensor
 from axial.checkpoints.model_folder import Weights, fingerprint
 from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.data.compatibility import conform
-from axial.data.packed import Description, Packed
+from axial.data.description import Description
+from axial.data.packed import Packed
 from axial.errors import ConfigError, DataError
 from axial.models.config import ModelConfig
 from axial.models.likelihood import element_bits, planes_at_once

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from axial.data.packed import Array, description_path, dtype_for
+from axial.data.description import description_path
+from axial.data.packed import Array, dtype_for
 from axial.data.sources.video import pyav
 from axial.errors import DataError
 from axial.media.moving import check_size, write_moving
@@ -21,7 +22,6 @@ from axial.system.files import (
     check_place,
     check_writable,
     errors_of,
-    record_path,
     replacing,
     sha256,
     write_text,
@@ -125,6 +125,11 @@ class Output:
         shape, count = self.shape, self.shape.window or 0
         frames = [x[shape.frames_at(t, t + 1)] for t in range(count)]
         return frames if shape.stacked_frames > 1 else [frame[:, 0] for frame in frames]
+
+
+def record_path(path: Path) -> Path:
+    """Where it stands how a file was drawn."""
+    return path.with_name(f"{path.name}.json")
 
 
 def _as_text(about: dict[str, Any]) -> str:

@@ -1,4 +1,8 @@
-"""What it takes for a file to be there for good, and to be one process's alone."""
+"""Files that appear whole or not at all, and folders that one process has to itself.
+
+What is to take a name is made in a scratch folder beside it: a new one each time, locked for as
+long as its process lives. Who next writes to the same name removes what the dead have left.
+"""
 
 import errno
 import fcntl
@@ -7,13 +11,13 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from axial.errors import DataError
 
 UNFINISHED = ".*-unfinished-*"
-"""Names of what `replacing` writes to, to clean up after a process that died."""
+"""Names of scratch folders."""
 LOCK = ".lock"
 """The file in a folder that whoever works there holds."""
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -29,11 +33,6 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def unfinished(path: Path) -> Path:
-    """What is to become `path` is called so until then, beside it."""
-    return path.parent / f".{path.name}-unfinished"  # even of /, which has no name
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to; what is written there takes its name whole or never.
@@ -41,20 +40,73 @@ def replacing(path: Path) -> Iterator[Path]:
     It may become a file, or a folder in place of none or an empty one. Another who writes to
     `path` meanwhile has a place of its own.
     """
-    scratch = _own_place(path)
-    try:
+    with scratch_folder(path) as folder:
+        scratch = folder / "new"
         yield scratch
-        for part in (*(scratch.iterdir() if scratch.is_dir() else ()), scratch):
-            give_usual_mode(part)
-            flush(part)
+        settle(scratch)
         scratch.replace(path)
         flush(path.parent)
-    finally:
-        remove(scratch)
 
 
-def _own_place(path: Path) -> Path:
-    return unfinished(path).with_name(f"{unfinished(path).name}-{secrets.token_hex(4)}")
+def settle(scratch: Path) -> None:
+    """Bring a file, or a folder of files, to the disk, with the permissions that new ones have.
+
+    Libraries that write through temporary files of their own keep them for their owner alone.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    for part in (*(scratch.iterdir() if scratch.is_dir() else ()), scratch):
+        part.chmod((0o777 if part.is_dir() else 0o666) & ~mask)
+        flush(part)
+
+
+@contextmanager
+def scratch_folder(
+    path: Path, *, within: Path | None = None, alone: bool = False
+) -> Iterator[Path]:
+    """A new folder beside `path`, or `within` a folder, that goes in the end.
+
+    With `alone` it is a BlockingIOError if another process has one for this path. Of two that
+    come in the same instant, both may give way.
+    """
+    place = within or path.parent
+    with ExitStack() as stack:
+        while True:
+            folder = place / f"{_mark(path)}{secrets.token_hex(4)}"
+            folder.mkdir()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            with suppress(FileNotFoundError, BlockingIOError):  # another took it for a dead one's
+                stack.enter_context(locked(folder / LOCK))
+                break
+        if remove_dead(path, within=within, but=folder) and alone:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        yield folder
+
+
+def remove_dead(path: Path, *, within: Path | None = None, but: Path | None = None) -> bool:
+    """Remove the scratch folders of dead processes; whether a living one, not ours, has one."""
+    living, place = False, within or path.parent
+    for folder in place.iterdir() if place.is_dir() else ():
+        if not folder.name.startswith(_mark(path)) or folder == but or not _is_folder(folder):
+            continue
+        try:
+            with locked(folder / LOCK) as held:
+                if held:
+                    shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            living = True
+        except OSError:  # it is gone, or not ours to remove
+            continue
+    return living
+
+
+def _mark(path: Path) -> str:
+    """How the names of scratch folders begin."""
+    return f".{path.name}-unfinished-"
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 @contextmanager
@@ -71,21 +123,24 @@ def folders_above(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[bool]:
     """Hold a file, made if need be, against others; BlockingIOError where another holds it.
 
     The lock dies with its process. Its holder may move the file, or remove it: whoever opened
-    it before that, and finds it free, looks again. Where the disk knows no locks, nobody holds any.
+    it before that, and finds it free, looks again. False where the disk knows no locks.
     """
     while True:
-        with path.open("ab") as file:
+        held = True
+        # A link is refused: what it points to is not ours to make or to hold.
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
+                held = False
             if _is_at(file.fileno(), path):
-                yield
+                yield held
                 return
 
 
@@ -97,47 +152,18 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """A folder of our own, empty but for its lock, until we move it away, or leave and it goes.
-
-    What a process that died has left in it is removed; BlockingIOError if that one lives.
-    """
-    folder.mkdir(exist_ok=True)
-    with locked(folder / LOCK):
-        lock = (folder / LOCK).stat()
-        for left in folder.iterdir():
-            if left.name != LOCK:
-                remove(left)
-        try:
-            yield
-        finally:
-            # Once it was moved, a folder of this name is another's.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(lock, (folder / LOCK).stat()):
-                    shutil.rmtree(folder, ignore_errors=True)
-
-
 def remove(path: Path) -> None:
     """Take away a file, a link or a whole folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
+    if _is_folder(path):
         shutil.rmtree(path)
-        return
-    path.unlink(missing_ok=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all."""
     with replacing(path) as scratch:
         scratch.write_text(text)
-
-
-def check_writable(path: Path) -> None:
-    """Refuse, before any work is done, a place where nothing can be written, by trying to."""
-    scratch = _own_place(path)
-    with errors_of(path):
-        scratch.touch()
-        scratch.unlink()
 
 
 def check_apart(path: Path, source: str) -> None:
@@ -152,7 +178,7 @@ def check_apart(path: Path, source: str) -> None:
 
 
 def check_place(path: Path, *, overwrite: bool = False) -> None:
-    """Refuse, before any work is done, to replace a file unasked, and as above."""
+    """Refuse, before any work is done, to replace a file unasked, and as below."""
     with errors_of(path):  # a name too long to be one
         if path.exists() and not path.is_file():
             raise DataError(f"{path}: exists, and is no file; choose another name")
@@ -161,9 +187,10 @@ def check_place(path: Path, *, overwrite: bool = False) -> None:
     check_writable(path)
 
 
-def record_path(path: Path) -> Path:
-    """Where it stands how a file was drawn."""
-    return path.with_name(f"{path.name}.json")
+def check_writable(path: Path) -> None:
+    """Refuse, before any work is done, a place where nothing can be written, by trying to."""
+    with errors_of(path), scratch_folder(path):
+        pass
 
 
 def sha256(path: Path) -> str:
@@ -179,10 +206,3 @@ def errors_of(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
-def give_usual_mode(path: Path) -> None:
-    """The permissions a new file or folder would have; temporary ones are their owner's alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)

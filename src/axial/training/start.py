@@ -28,7 +28,7 @@ from axial.data.sources.recognise import is_path
 from axial.errors import ConfigError, DataError
 from axial.models.config import ModelConfig, Sizes
 from axial.models.families import family_of, read_config
-from axial.system.files import LOCK, claimed, folders_above, unfinished
+from axial.system.files import LOCK, folders_above, remove_dead, scratch_folder
 from axial.system.ranks import Ranks
 from axial.training.config import Preset, Recipe, TrainConfig
 
@@ -86,15 +86,12 @@ def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
     """Make the run beside its place, or inside if that is there; an error leaves nothing."""
     try:
         place = out.resolve()
-        for left in (unfinished(place), place / unfinished(place).name):
-            if left.is_dir():
-                with claimed(left):
-                    pass  # a process that died has left it: it goes
+        within = place if place.is_dir() else place.parent  # the same disk in either case
+        if any([remove_dead(place, within=folder) for folder in (place, place.parent)]):
+            raise BlockingIOError
         check_free(out)
         check_share(plan.training.batch, ranks.rank, ranks.count)
-        beside = place if place.is_dir() else place.parent  # the same disk in either case
-        scratch = beside / unfinished(place).name
-        with folders_above(place), claimed(scratch):
+        with folders_above(place), scratch_folder(place, within=within, alone=True) as scratch:
             packed = _open(plan, scratch, out)
             packed.check()  # what run.json says of the data is true of what is trained on
             model, packed, start = _model(plan, packed)

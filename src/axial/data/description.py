@@ -1,0 +1,143 @@
+"""What a packed array holds and where it came from: the text of the file beside it."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from axial.errors import DataError
+from axial.shape import MOST_VALUES, DataShape
+
+FORMAT = 1
+"""The newest layout of the description this version reads, and the one it writes."""
+MOST_CLASSES = 1 << 20
+"""What has more kinds than that is numbered by something else than its kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """What the labels of an array are; the labels themselves lie in a file of their own."""
+
+    classes: int
+    """How many there are: labels are 0 .. classes - 1."""
+    names: tuple[str, ...] | None
+    """The name of each, where the source tells."""
+    sha256: str
+    """Hash of the labels as little-endian int64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a packed array holds and where it came from; no time and no place of a machine."""
+
+    source: str
+    """The data set, as people call it."""
+    version: str | None
+    """Which of several incompatible versions, where there are such."""
+    split: str | None
+    """Train, test, or whatever the source calls its parts."""
+    axes: tuple[int, ...]
+    """Lengths of the grid, slowest first."""
+    channels: int
+    """Channels of each element."""
+    values: int
+    """How many values an element can take."""
+    count: int
+    """How many examples there are."""
+    dtype: str
+    """Type of the elements in the file."""
+    labels: Labels | None
+    """What the labels are, if there are any."""
+    sha256: str
+    """Hash of the elements in the file's order, without its header."""
+    skipped: int
+    """Records left out because they could not be read: a picture, a clip, the rest of a file."""
+    notes: tuple[str, ...]
+    """What a careful reader should know."""
+    command: str
+    """The command that made the file."""
+    beginning: bool = False
+    """Whether these are only the first examples of a source that goes on after them."""
+
+    @property
+    def title(self) -> str:
+        """Data set, version and split, as every printed bits/dim names them."""
+        return " ".join(filter(None, (self.source, self.version, self.split)))
+
+    @property
+    def left_out(self) -> str:
+        """How much was skipped, in words."""
+        return f"{self.skipped:,} record{'s' * (self.skipped > 1)}"
+
+    @property
+    def shape(self) -> DataShape:
+        """What a preset has to know of the array."""
+        classes = self.labels.classes if self.labels else 0
+        return DataShape(
+            axes=self.axes, channels=self.channels, values=self.values, classes=classes
+        )
+
+    def to_json(self) -> str:
+        """The text of the file beside the array."""
+        found = {"format": FORMAT, "shape": [self.count, *self.axes, self.channels], **asdict(self)}
+        if not self.beginning:
+            del found["beginning"]  # only what is read for one command is ever cut
+        return json.dumps(found, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, path: Path) -> "Description":
+        """The description in a file; anything else is refused."""
+        try:
+            found = json.loads(path.read_text())
+            version = found.pop("format")
+            found.pop("shape")
+            if type(version) is not int or not 1 <= version <= FORMAT:
+                raise DataError(
+                    f"{path}: format {version} is not one this version knows (up to {FORMAT}); "
+                    f"upgrade axial-transformers"
+                )
+            if found["labels"] is not None:
+                found["labels"] = _checked(Labels, found["labels"])
+            about: Description = _checked(cls, found)
+            if not (about.axes and 2 <= about.values <= MOST_VALUES and about.count > 0):
+                raise ValueError(
+                    f"axes, values and count are {about.axes}, {about.values} and {about.count}"
+                )
+            labels = about.labels
+            if labels and labels.names is not None and len(labels.names) != labels.classes:
+                raise ValueError(f"{labels.classes} classes have {len(labels.names)} names")
+            return about
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"{path}: is no description of a packed array ({reason}); `axial data` writes one"
+            ) from error
+
+
+def _checked(cls: Any, found: dict[str, Any]) -> Any:
+    """A dataclass of what JSON holds, every field of the type that it is declared with."""
+    about = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    for name, kind in get_type_hints(cls).items():
+        if not _is(getattr(about, name), kind):
+            raise ValueError(f"{name} is {getattr(about, name)!r}")
+    return about
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type: a class, a union, or a tuple of any length."""
+    if isinstance(kind, UnionType):
+        return any(_is(value, one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return type(value) is tuple and all(_is(item, get_args(kind)[0]) for item in value)
+    return type(value) is kind
+
+
+def description_path(path: Path | str) -> Path:
+    """Where the description of a packed array lies."""
+    return Path(path).with_suffix(".json")
+
+
+def labels_path(path: Path | str) -> Path:
+    """Where the labels of a packed array lie."""
+    return Path(path).with_suffix(".labels.npy")
