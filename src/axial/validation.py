@@ -11,6 +11,8 @@ from axial.errors import ConfigError
 _Config = TypeVar("_Config")
 Precision = Literal["float32", "bfloat16"]
 """What a model computes in."""
+Weights = Literal["ema", "raw"]
+"""Which of the weights of a run."""
 
 _HOTTEST = 1e300
 """Times the noise of a value, a higher temperature would be no number."""

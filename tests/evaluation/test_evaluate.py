@@ -255,13 +255,13 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     assert "17 values, but the model takes 8 x 8, 1 channel, 9 values" in refusal(
         *data, checkpoint=other
     )
-    assert "--batch is 0: use at least 1" in refusal("--batch", "0")
-    assert "--limit is -1: use at least 1" in refusal("--limit", "-1")
+    assert "--batch is 0: use whole numbers of at least 1" in refusal("--batch", "0")
+    assert "--limit is -1: use whole numbers of at least 1" in refusal("--limit", "-1")
     assert "device 'abacus' cannot be used here" in refusal("--device", "abacus")
     assert "not a .png path in an existing folder" in refusal("--map", tmp_path / "map.jpg")
-    assert "no place for a file" in refusal("--json", tmp_path / "none" / "a.json")
-    assert "no place for a file" in refusal("--resume", tmp_path)
-    assert "no place for a file" in refusal("--json", "/dev/full")  # which never ends
+    assert "cannot be written (No such file" in refusal("--json", tmp_path / "none" / "a.json")
+    for path in (tmp_path, "/dev/full"):  # which never ends
+        assert "exists, and is no file" in refusal("--resume", path)
     for flag in ("--json", "--per-example", "--resume"):
         assert "/proc/r: cannot be written (" in refusal(flag, "/proc/r", "--data", "nothing")
     assert "/proc/r.png: cannot be written (" in refusal(

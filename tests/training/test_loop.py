@@ -184,7 +184,7 @@ def test_a_model_that_cannot_be_written_ends_the_run_and_says_what_there_is(tmp_
 
 
 def test_where_nothing_can_be_compiled_that_is_said(tmp_path):
-    args = ["train", "digits", "--out", tmp_path / "run", *TINY, "--steps", 2, "--compile", "True"]
+    args = ["train", "digits", "--out", tmp_path / "run", *TINY, "--steps", 2, "--compile"]
     done = subprocess.run(
         command(*args),
         env=os.environ
@@ -195,7 +195,7 @@ def test_where_nothing_can_be_compiled_that_is_said(tmp_path):
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "the model cannot be compiled here (" in done.stderr.splitlines()[-1]
-    assert done.stderr.endswith("; start anew with --compile False\n")
+    assert done.stderr.endswith("; start anew with --no-compile\n")
 
 
 def test_a_sheet_of_samples_that_a_signal_prevented_is_drawn_on_resuming(tmp_path, monkeypatch):

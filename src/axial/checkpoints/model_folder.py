@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -31,13 +31,12 @@ from axial.models.families import model_from_weights, model_of_shapes, read_conf
 from axial.models.protocol import Model, plain_name
 from axial.system.files import flush, replacing, write_text
 from axial.system.ranks import usable
-from axial.validation import check_choice
+from axial.validation import Weights, check_choice
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
 _PENDING = ".pending"
-Weights = Literal["ema", "raw"]
 
 
 def save(model: Model, folder: Path | str) -> None:

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import tyro
 
-from axial.cli.parsing import Clips, How, Model, Name, Source
+from axial.cli.parsing import Name, Switches
 from axial.data.sources.options import ClipOptions
 from axial.sampling.config import CompleteConfig, SampleConfig
 
 
 def complete(
-    checkpoint: Model,
-    source: Source,
+    checkpoint: tyro.conf.Positional[str],
+    source: tyro.conf.Positional[str],
     out: Path,
-    what: tyro.conf.OmitArgPrefixes[CompleteConfig] = CompleteConfig(),  # noqa: B008
-    how: How = SampleConfig(count=4),  # noqa: B008
+    completing: CompleteConfig = CompleteConfig(),  # noqa: B008
+    drawing: Switches[SampleConfig] = SampleConfig(count=4),  # noqa: B008
     device: Name = None,
-    reading: Clips = ClipOptions(),  # noqa: B008
+    reading: Switches[ClipOptions] = ClipOptions(),  # noqa: B008
 ) -> None:
     """Draw several continuations of pictures, video or volumes, beside the originals.
 
@@ -34,11 +34,11 @@ def complete(
             `axial import`, or the name of a shipped model.
         source: A packed .npy file or any source that `axial data` takes.
         out: As for `axial sample`; .npy and a folder hold the continuations alone.
-        what: What to keep, and how to continue it.
-        how: How to draw.
-        device: cpu, cuda, cuda:1 ... (default: a GPU if there is one).
+        completing: What to keep, and how to continue it.
+        drawing: How to draw.
+        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
         reading: How to read a source that is not packed yet.
     """
     from axial.sampling.continuations import continue_
 
-    continue_(checkpoint, source, out, what, how, device, reading)
+    continue_(checkpoint, source, out, completing, drawing, device, reading)

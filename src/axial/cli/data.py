@@ -3,14 +3,16 @@
 import sys
 from pathlib import Path
 
-from axial.cli.parsing import Count, File, Reading, Source, Switch
+import tyro
+
+from axial.cli.parsing import Count, File, Switch, Switches
 from axial.data.sources.options import ReadOptions
 
 
 def data(
-    source: Source,
+    source: tyro.conf.Positional[str],
     out: Path,
-    reading: Reading = ReadOptions(),  # noqa: B008
+    reading: Switches[ReadOptions] = ReadOptions(),  # noqa: B008
     workers: Count = None,
     preview: File = None,
     overwrite: Switch = False,
@@ -21,7 +23,7 @@ def data(
         source: A file, a folder, `digits`, or the name of a Hugging Face data set.
         out: The .npy file to write. Its description is written beside it.
         reading: How to read the source.
-        workers: Number of decoding processes (default: one per core).
+        workers: Number of decoding processes; default: one per core.
         preview: Write a sheet of the first examples to this .png file.
         overwrite: Replace a preview that exists already.
     """

@@ -30,10 +30,10 @@ def info(
         what: The name of a preset or of a shipped model, the folder of a checkpoint,
             or a packed .npy file.
         duplicates: Another packed array: count examples that repeat within and across the two.
-        axes: Apply the preset to data with these axes, slowest first (default: the preset's).
-        channels: Apply the preset to data with N channels (default: the preset's).
-        values: Apply the preset to data with N values (default: the preset's).
-        classes: Apply the preset to data with N classes (default: the preset's).
+        axes: Apply the preset to data with these axes, slowest first; default: the preset's.
+        channels: Apply the preset to data with N channels; default: the preset's.
+        values: Apply the preset to data with N values; default: the preset's.
+        classes: Apply the preset to data with N classes; default: the preset's.
     """
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}

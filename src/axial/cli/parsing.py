@@ -1,4 +1,4 @@
-"""Reading the command line with tyro: kinds of arguments, and errors in one line."""
+"""Reading the command line with tyro: kinds of arguments, help texts, and errors in one line."""
 
 import contextlib
 import functools
@@ -6,29 +6,51 @@ import io
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
-from axial.data.sources.options import ClipOptions, HeldOutOptions, ReadOptions
-from axial.sampling.config import SampleConfig
 from axial.validation import unknown_name
 
 _T = TypeVar("_T")
-Reading = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ReadOptions]]
-Testing = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[HeldOutOptions]]
-Clips = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[ClipOptions]]
-Switch = tyro.conf.FlagCreatePairsOff[bool]
-# None is no default to tell: the help text names the real one, if there is one.
-Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
-Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
-File = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
-Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
-Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-"""Not a path: `cifar10` may be a model's name, `./cifar10` is none."""
-Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-How = tyro.conf.FlagCreatePairsOff[tyro.conf.OmitArgPrefixes[SampleConfig]]
+_QUIET = tyro.conf.arg(help_behavior_hint="")
+"""None and False are no defaults to tell: the help text names the real one, if there is one."""
+Switches = Annotated[_T, tyro.conf.FlagCreatePairsOff]
+Switch = Annotated[Switches[bool], _QUIET]
+Name = Annotated[str | None, _QUIET]
+Count = Annotated[int | None, _QUIET]
+File = Annotated[Path | None, _QUIET]
+_MARKERS = (
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.DisallowNone,
+    tyro.conf.PositionalMetavarFromFieldName,
+)
+_RULES = ConstructorRegistry()
+_inside: list[StructTypeInfo] = []
+
+
+@_RULES.struct_rule
+def _quiet_defaults(kind: StructTypeInfo) -> StructConstructorSpec | None:
+    """A dataclass as tyro reads it, with the same said of its fields."""
+    if _inside:
+        return None
+    _inside.append(kind)
+    try:
+        found = ConstructorRegistry.get_struct_spec(kind)
+    finally:
+        _inside.clear()
+    if not isinstance(found, StructConstructorSpec):
+        return None
+    fields = (
+        replace(field, type=Annotated[field.type, _QUIET])  # type: ignore[arg-type]
+        if field.default is None or field.default is False
+        else field
+        for field in found.fields
+    )
+    return replace(found, fields=tuple(fields))
 
 
 def postponed(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
@@ -59,20 +81,35 @@ def read(
     what: Callable[..., _T], args: Sequence[str], name: str, **how: Any
 ) -> tuple[_T, list[str]]:
     """Flags, and those that are not known; a wrong value ends with status 2 and one line."""
-    told = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(told):
-            return tyro.cli(what, args=args, prog=f"axial {name}", return_unknown_args=True, **how)
-    except SystemExit as stop:
-        if stop.code:
-            line = _in_one_line(told.getvalue()).replace(f" from axial {name}", "")
-            print(f"axial {name}: {line}; --help tells more", file=sys.stderr)
-        raise
+    # Not public yet: without it tyro says the same in a box.
+    hook = getattr(getattr(tyro, "_errors", None), "on_parse_error", contextlib.nullcontext)
+    with hook(_refuse):
+        return tyro.cli(
+            what,
+            args=args,
+            prog=f"axial {name}",
+            return_unknown_args=True,
+            config=_MARKERS,
+            registry=_RULES,
+            **how,
+        )
 
 
-def _in_one_line(box: str) -> str:
-    """What tyro puts into a box: the text below its title, without the help of each flag."""
-    rows = box.replace("│", " ").splitlines()
-    rules = [i for i, row in enumerate(rows) if "──" in row or row.strip()[-2:] == "--"]
-    said = rows[rules[0] + 1 : rules[1]] if len(rules) > 1 else rows
-    return " ".join(" ".join(row for row in said if row[:10].strip()).split()).rstrip(".")
+def _refuse(event: Any) -> None:
+    """Say in one line what is wrong; what a later tyro may find wrong it says itself."""
+    argument = getattr(event, "argument", None)
+    flag = argument.display_name() if argument else "a value"
+    match type(event).__name__:
+        case "MissingArgs":
+            names = [missing.arg.display_name() for missing in event.missing_arguments]
+            line = f"missing: {', '.join(names)}"
+        case "InvalidChoice":
+            line = f"{flag} is {event.value!r}: use one of {', '.join(event.choices)}"
+        case "BadValue":
+            line = f"{flag} needs a value"
+        case "InstantiationFailure":
+            line = f"{flag}: {' '.join(event.message.split())}"
+        case _:
+            return
+    print(f"{event.prog}: {line}; --help tells more", file=sys.stderr)
+    sys.exit(2)

@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
-from axial.cli.parsing import File, How, Model, Name
+import tyro
+
+from axial.cli.parsing import File, Name, Switches
 from axial.sampling.config import SampleConfig
 
 
 def sample(
-    checkpoint: Model,
+    checkpoint: tyro.conf.Positional[str],
     out: Path,
-    how: How = SampleConfig(),  # noqa: B008
+    drawing: Switches[SampleConfig] = SampleConfig(),  # noqa: B008
     trace: File = None,
     device: Name = None,
 ) -> None:
@@ -20,10 +22,10 @@ def sample(
             `axial import`, or the name of a shipped model.
         out: A .png sheet, a .npy array, a .gif or .mp4 of video, or without an ending a folder
             of PNGs; how it was drawn is written beside it.
-        how: How to draw.
+        drawing: How to draw.
         trace: Show the first pictures being drawn, as a .gif.
-        device: cpu, cuda, cuda:1 ... (default: a GPU if there is one).
+        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
     """
     from axial.sampling.sample import sample
 
-    sample(checkpoint, out, how, trace, device)
+    sample(checkpoint, out, drawing, trace, device)

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 
-from axial.cli.parsing import Folder, Name, Reading, Switch, parse, read
+from axial.cli.parsing import File, Name, Switch, Switches, parse, read
 from axial.data.sources.options import ReadOptions
 from axial.errors import ConfigError
 from axial.models.config import Sizes
@@ -20,15 +20,15 @@ from axial.training.config import TrainConfig
 class TrainFlags:
     """Train a preset on data, or resume a run: axial train --resume DIR."""
 
-    preset: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PRESET")] = None
+    preset: tyro.conf.Positional[str | None] = None
     """A recipe and sizes: digits, cifar10, imagenet32, imagenet64, bair, small, base, large ..."""
-    out: Folder = None
+    out: File = None
     """Folder of the new run."""
-    resume: Folder = None
+    resume: File = None
     """Folder of a run to resume, exactly where it stopped."""
     data: Name = None
     """A packed .npy file, or any source that `axial data` takes."""
-    init: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    init: Name = None
     """Start from the weights of this checkpoint; its sizes are the run's."""
     stack_frames: Switch = False
     """Fold time into the channels, as the paper does with video."""
@@ -38,11 +38,11 @@ class TrainFlags:
     """cpu or cuda; default: a GPU if there is one."""
     tensorboard: Switch = False
     """Write TensorBoard event files too; a resumed run keeps writing them."""
-    training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["small"]().training
+    training: TrainConfig = PRESETS["small"]().training
     """How to train; the defaults are those of the preset."""
-    sizes: tyro.conf.OmitArgPrefixes[Sizes] = Sizes()  # noqa: RUF009
+    sizes: Sizes = Sizes()  # noqa: RUF009
     """Changes to the model of the preset."""
-    reading: Reading = ReadOptions()  # noqa: RUF009
+    reading: Switches[ReadOptions] = ReadOptions()  # noqa: RUF009
     """How to read a source that is not packed yet."""
 
 

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,100 +13,26 @@ import torch
 from torch import Tensor
 
 import axial
-from axial.checkpoints.model_folder import Weights, load
+from axial.checkpoints.model_folder import load
 from axial.checkpoints.trained_on import check_unseen, class_names, trained_on
-from axial.data.compatibility import ClassNames, conform, open_test
+from axial.data.compatibility import conform, open_test
 from axial.data.description import description_path
 from axial.data.in_memory import pack_array
 from axial.data.packed import Array, Packed
 from axial.data.sources.options import ReadOptions
-from axial.errors import ConfigError, DataError, InputError
-from axial.evaluation.scoring import Evaluation, score, write_array, write_json
+from axial.errors import DataError, InputError
+from axial.evaluation.config import EvaluateConfig
+from axial.evaluation.scoring import Evaluation, score, write_json
 from axial.media.maps import write_map
 from axial.media.sheets import check_preview
 from axial.models.likelihood import element_bits
 from axial.models.protocol import Model
-from axial.system.files import check_apart, check_place, check_writable, errors_of
+from axial.system.files import check_apart, check_place, errors_of, replacing
 from axial.system.progress import counting
-from axial.system.ranks import Ranks, ranks, usable
-from axial.validation import Precision
+from axial.system.ranks import ranks, usable
+from axial.validation import Weights
 
 _DRAWN = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """Which model to score on which data, and how."""
-
-    checkpoint: Path | str
-    data: str | None
-    weights: Weights
-    precision: Precision
-    batch: int | None
-    limit: int | None
-    reading: ReadOptions
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "limit"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"--{name} is {value}: use at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outputs:
-    """Where to write what."""
-
-    json: Path | None
-    map: Path | None
-    per_example: Path | None
-    resume: Path | None
-    overwrite: bool = False
-
-    @property
-    def partial(self) -> Path | None:
-        """Where progress is kept, if anywhere."""
-        if self.resume is None and self.json is not None:
-            return self.json.with_name(f"{self.json.name}.partial")
-        return self.resume
-
-    @property
-    def paths(self) -> list[Path]:
-        """Every file that may be written."""
-        every = (self.json, self.map, self.per_example, self.partial)
-        return [path for path in every if path is not None]
-
-    def __post_init__(self) -> None:
-        """Refuse, before any work is done, places where nothing can or should go."""
-        paths = self.paths
-        for path in paths:
-            with errors_of(path):  # a name too long to be one, a folder without rights
-                odd = path.exists() and not path.is_file()
-                there = path.parent.is_dir()
-            if odd or not there:
-                raise DataError(f"{path}: no place for a file; name one in a folder that is there")
-            check_writable(path)
-        if len({path.resolve() for path in paths}) < len(paths):
-            names = ", ".join(map(str, paths))
-            raise DataError(f"{names}: one file for two things; give each its own")
-        if self.map is not None:
-            check_preview(self.map, overwrite=self.overwrite)
-        for path in filter(None, (self.per_example, self.json)):
-            check_place(path, overwrite=self.overwrite)
-        if self.json is not None:
-            array = self.json.with_suffix(".npy")
-            new = array.exists() and not self.json.exists()
-            if new and description_path(array) == self.json:
-                raise DataError(
-                    f"{self.json}: would pass for the description of {array.name}; name another"
-                )
-
-    def forget_progress(self) -> None:
-        """Once the result is in safety, there is nothing to resume from."""
-        if self.partial is not None:
-            try:
-                self.partial.unlink(missing_ok=True)
-            except OSError as error:
-                raise DataError(f"{self.partial}: cannot be removed ({error.strerror})") from error
 
 
 def evaluate(
@@ -125,106 +51,121 @@ def evaluate(
     their labels if the model takes some; of a run it may be left out, and is the test part of
     what that was trained on. `how` goes to `score`: `subset`, `batch`, `precision` ...
     """
-    names: ClassNames = None
-    folder = model if isinstance(model, str | Path) else None
+    folder = None
     if isinstance(model, str | Path):
-        names = class_names(model)
-        model = load(model, device=usable(device), weights=weights)
+        folder, model = model, load(model, device=usable(device), weights=weights)
     with TemporaryDirectory(prefix="axial-") as scratch:
-        if data is None and folder is not None:
-            what, options = trained_on(folder)
-            options = replace(options, split=None)
-            packed = open_test(what, Path(scratch), options, trained=True)
-            check_unseen(packed, folder)
-        elif data is None:
-            raise InputError("data is missing: a model does not say what to score it on")
-        elif isinstance(data, Packed):
+        if isinstance(data, Packed):
             packed = data
-        elif isinstance(data, str | Path):
-            packed = open_test(data, Path(scratch), ReadOptions())
+        elif isinstance(data, str | Path | None):
+            packed = _open(folder, data, ReadOptions(), Path(scratch))
         else:
             path, classes = Path(scratch) / "data.npy", model.config.classes or None
             packed = pack_array(data, path, labels=label, classes=classes)
+        names = None if folder is None else class_names(folder)
         found = score(model, conform(packed, model.config.data, names), **how)
         return replace(found, weights=weights)
 
 
-def report(request: Request, outputs: Outputs, device: str | None) -> None:
+def report(
+    checkpoint: Path | str, config: EvaluateConfig, reading: ReadOptions, device: str | None
+) -> None:
     """Score, write what was asked for, then print the result in one line."""
-    if outputs.map is not None and request.data is not None:
-        check_apart(outputs.map, request.data)
+    _check_outputs(config)
     with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
-        model = load(request.checkpoint, device=team.device, weights=request.weights)
-        packed = _open(request, Path(scratch), team)
-        packed = conform(packed, model.config.data, class_names(request.checkpoint))
-        count = min(len(packed), request.limit or len(packed))
+        model = load(checkpoint, device=team.device, weights=config.weights)
+        packed = _open(
+            checkpoint,
+            config.data,
+            reading,
+            Path(scratch),
+            workers=None if team.count == 1 else 1,
+            progress=team.is_rank0,
+            limit=config.limit,
+        )
+        packed = conform(packed, model.config.data, class_names(checkpoint))
+        count = min(len(packed), config.limit or len(packed))
         start = time.monotonic()
         with counting("scored", count, shown=team.is_rank0) as progress:
             found = score(
                 model,
                 packed,
                 ranks=team,
-                batch=request.batch,
+                batch=config.batch,
                 subset=np.arange(count),
-                precision=request.precision,
-                resume=outputs.partial,
+                precision=config.precision,
+                resume=config.partial,
                 progress=progress,
             )
         if not math.isfinite(found.bits_per_dim):
             raise InputError(
-                f"{request.checkpoint}: gives probabilities that are no numbers; its weights are "
+                f"{checkpoint}: gives probabilities that are no numbers; its weights are "
                 f"damaged, or its training went wrong"
             )
-        found = replace(found, weights=request.weights)
-        facts = _facts(request, team.device, time.monotonic() - start)
-        team.on_rank0(lambda: _write(outputs, found, facts, model, packed))
+        found = replace(found, weights=config.weights)
+        on_gpu = team.device.type == "cuda"
+        facts = {
+            "checkpoint": str(checkpoint),
+            "device": torch.cuda.get_device_name(team.device) if on_gpu else str(team.device),
+            "seconds": time.monotonic() - start,
+            "versions": {"axial": axial.__version__, "torch": torch.__version__},
+        }
+        team.on_rank0(lambda: _write(config, found, facts, model, packed))
 
 
-def _open(request: Request, scratch: Path, team: Ranks) -> Packed:
+def _open(
+    checkpoint: Path | str | None,
+    data: Path | str | None,
+    reading: ReadOptions,
+    scratch: Path,
+    **how: Any,
+) -> Packed:
     """The data asked for, or that of the run."""
-    what, options = request.data, request.reading
-    if what is None:
-        what, own = trained_on(request.checkpoint)
-        options = replace(own, **({"split": None} | options.given))
-    workers = None if team.count == 1 else 1
-    packed = open_test(
-        what,
-        scratch,
-        options,
-        trained=request.data is None,
-        workers=workers,
-        progress=team.is_rank0,
-        limit=request.limit,
-    )
-    if request.data is None and request.reading.split is None:
-        check_unseen(packed, request.checkpoint)
+    if data is not None:
+        return open_test(data, scratch, reading, **how)
+    if checkpoint is None:
+        raise InputError("data is missing: a model does not say what to score it on")
+    what, own = trained_on(checkpoint)
+    options = replace(own, **({"split": None} | reading.given))
+    packed = open_test(what, scratch, options, trained=True, **how)
+    if reading.split is None:
+        check_unseen(packed, checkpoint)
     return packed
 
 
-def _facts(request: Request, device: torch.device, seconds: float) -> dict[str, Any]:
-    """What a reader of the figures may want to know of how they came about."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    return {
-        "checkpoint": str(request.checkpoint),
-        "device": name,
-        "seconds": seconds,
-        "versions": {"axial": axial.__version__, "torch": torch.__version__},
-    }
+def _check_outputs(config: EvaluateConfig) -> None:
+    """Refuse, before any work is done, places where nothing can or should go."""
+    if config.map is not None:
+        if config.data is not None:
+            check_apart(config.map, config.data)
+        check_preview(config.map, overwrite=config.overwrite)
+    for path in filter(None, (config.per_example, config.json)):
+        check_place(path, overwrite=config.overwrite)
+    if config.partial is not None:
+        check_place(config.partial, overwrite=True)
+    every = (config.json, config.map, config.per_example, config.partial)
+    paths = [path for path in every if path is not None]
+    if len({path.resolve() for path in paths}) < len(paths):
+        names = ", ".join(map(str, paths))
+        raise DataError(f"{names}: one file for two things; give each its own")
+    if config.json is not None and not config.json.exists():
+        array = config.json.with_suffix(".npy")
+        if array.exists() and description_path(array) == config.json:
+            raise DataError(
+                f"{config.json}: would pass for the description of {array.name}; name another"
+            )
 
 
 def _write(
-    outputs: Outputs,
-    found: Evaluation,
-    facts: dict[str, Any],
-    model: Model,
-    packed: Packed,
+    config: EvaluateConfig, found: Evaluation, facts: dict[str, Any], model: Model, packed: Packed
 ) -> None:
     """Write the files, and only then print the result and forget how far it had come."""
-    if outputs.json is not None:
-        write_json(outputs.json, found.to_json() | facts)
-    if outputs.per_example is not None:
-        write_array(outputs.per_example, found.bits)
-    if outputs.map is not None:
+    if config.json is not None:
+        write_json(config.json, found.to_json() | facts)
+    if (path := config.per_example) is not None:
+        with errors_of(path), replacing(path) as scratch, scratch.open("wb") as file:
+            np.save(file, found.bits, allow_pickle=False)
+    if config.map is not None:
         index = found.index[:_DRAWN]
         x = torch.from_numpy(packed.rows(index).astype(np.int64))
         label = None
@@ -232,8 +173,10 @@ def _write(
             label = torch.from_numpy(packed.labels[index])
         where = element_bits(model, x, label).numpy()
         frames = packed.shape.frames or model.config.data.stacked_frames
-        write_map(outputs.map, x.numpy(), where, values=packed.shape.values, frames=frames)
-    for path in filter(None, (outputs.json, outputs.per_example, outputs.map)):
+        write_map(config.map, x.numpy(), where, values=packed.shape.values, frames=frames)
+    for path in filter(None, (config.json, config.per_example, config.map)):
         print(f"{path}: written", file=sys.stderr)
     print(found, flush=True)
-    outputs.forget_progress()
+    if config.partial is not None:
+        with errors_of(config.partial):
+            config.partial.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from axial.checkpoints.model_folder import Weights, fingerprint
+from axial.checkpoints.model_folder import fingerprint
 from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.data.compatibility import conform
 from axial.data.description import Description
@@ -32,7 +32,7 @@ from axial.models.likelihood import element_bits, planes_at_once
 from axial.models.protocol import Model
 from axial.system.files import errors_of, replacing, write_text
 from axial.system.ranks import Ranks
-from axial.validation import Precision, as_integer, check_choice
+from axial.validation import Precision, Weights, as_integer, check_choice
 
 _SAVE_SECONDS = 20.0
 
@@ -310,12 +310,6 @@ def write_json(path: Path, found: dict[str, Any]) -> None:
     """Write a result in one step."""
     with errors_of(path):
         write_text(path, json.dumps(found, indent=2) + "\n")
-
-
-def write_array(path: Path, found: NDArray[Any]) -> None:
-    """Write one figure for each example as a .npy file, in one step."""
-    with errors_of(path), replacing(path) as scratch, scratch.open("wb") as file:
-        np.save(file, found, allow_pickle=False)
 
 
 def _filled(x: Tensor, count: int, device: torch.device) -> Tensor:

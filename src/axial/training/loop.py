@@ -102,7 +102,7 @@ def train(
             reason = str(error).splitlines()[0]
             raise TrainingError(
                 f"{run.folder}: the model cannot be compiled here ({reason}); start anew with "
-                f"--compile False"
+                f"--no-compile"
             ) from error
         if not is_out_of_memory(error):
             raise
