@@ -245,7 +245,7 @@ def test_a_bar_is_drawn_only_where_someone_looks(tmp_path, monkeypatch):
     for stream, drawn in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         pack(folder, tmp_path / "a.npy", progress=True, workers=1)
-        assert ("200/200" in stream.getvalue()) == drawn
+        assert ("packing: 200 of 200" in stream.getvalue()) == drawn
 
 
 def test_a_piece_is_short_where_pictures_are_large(tmp_path):

@@ -13,7 +13,7 @@ from conftest import launch
 import axial
 from axial import ConfigError
 from axial.system import ranks as ranks_module
-from axial.system.ranks import ranks, stopping
+from axial.system.ranks import ranks, share, stopping
 
 PROGRAM = """
 import sys
@@ -53,6 +53,16 @@ def test_alone_every_sum_is_its_own():
         assert team.is_rank0 and team.count == 1
         assert team.sum(torch.tensor(3.0)) == 3 and team.all_reduce_max(2) == 2
         assert team.any(True) and not team.any(False)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "ranks"), [(5, 2, 2), (16, 16, 3), (100, 7, 4), (4, 16, 8), (2, 1, 3)]
+)
+def test_ranks_share_whole_batches_and_nothing_twice(count, batch, ranks):
+    shares = [share(count, rank, ranks, batch) for rank in range(ranks)]
+    assert [i for part in shares for i in range(count)[part]] == list(range(count))
+    assert all(part.start % batch == 0 or part.start == count for part in shares)
+    assert shares[0].stop > 0  # rank 0 shows how far it is, and writes the trace
 
 
 def test_a_device_that_is_not_there_is_named():

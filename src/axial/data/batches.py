@@ -9,16 +9,16 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from axial.data.packed import Packed
 from axial.errors import DataError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from axial.system.ranks import share
 
 Indices = NDArray[np.int64]
 _AHEAD = 4
@@ -31,9 +31,9 @@ _CHANNELS, _DROPOUT = np.uint64(1), np.uint64(2)
 class Batch:
     """Examples with their labels; the tensors lie in pinned memory where there is a GPU."""
 
-    x: "Tensor"
+    x: Tensor
     """Unsigned integers (b, *axes, c)."""
-    label: "Tensor | None"
+    label: Tensor | None
     """int64 (b,), where the data has labels."""
     index: Indices
     """Which example of the packed array each one is."""
@@ -44,11 +44,10 @@ class Batch:
 _Stream = Generator[Batch, None, None]
 
 
-class TrainingBatches:
-    """Endless shuffled batches: the order comes from (seed, epoch), flips from the index too.
+class _Batches:
+    """What batches are made of, and a rank's share in them.
 
-    Batches run over the ends of epochs, so every example is seen once an epoch whatever the
-    batch size. `subset` restricts them to some examples, to hold out a validation part.
+    `subset` restricts them to some examples, to hold out a validation part.
     """
 
     def __init__(
@@ -56,21 +55,32 @@ class TrainingBatches:
         packed: Packed,
         batch: int,
         *,
-        seed: int,
         rank: int = 0,
         ranks: int = 1,
-        flip: bool = False,
         subset: Indices | None = None,
     ) -> None:
         check_share(batch, rank, ranks)
-        if not 0 <= seed < 1 << 64:
-            raise DataError(f"seed is {seed}: use a whole number from 0 to 2 ** 64 - 1")
         self.packed = packed
         self.batch = batch
+        self._mine = share(batch, rank, ranks)
+        self._subset = examples_of(packed, subset)
+
+
+class TrainingBatches(_Batches):
+    """Endless shuffled batches: the order comes from (seed, epoch), flips from the index too.
+
+    Batches run over the ends of epochs, so every example is seen once an epoch whatever the
+    batch size.
+    """
+
+    def __init__(
+        self, packed: Packed, batch: int, *, seed: int, flip: bool = False, **how: Any
+    ) -> None:
+        super().__init__(packed, batch, **how)
+        if not 0 <= seed < 1 << 64:
+            raise DataError(f"seed is {seed}: use a whole number from 0 to 2 ** 64 - 1")
         self.seed = seed
         self.flip = flip
-        self._mine = slice(rank * batch // ranks, (rank + 1) * batch // ranks)
-        self._subset = examples_of(packed, subset)
         self._orders: dict[int, Indices] = {}
 
     @property
@@ -101,26 +111,11 @@ class TrainingBatches:
         return self._orders[epoch]
 
 
-class EvaluationBatches:
+class EvaluationBatches(_Batches):
     """Each example exactly once, in the order of the file, over any number of ranks.
 
     Every rank has the same number of batches; near the end one may be short, or empty.
     """
-
-    def __init__(
-        self,
-        packed: Packed,
-        batch: int,
-        *,
-        rank: int = 0,
-        ranks: int = 1,
-        subset: Indices | None = None,
-    ) -> None:
-        check_share(batch, rank, ranks)
-        self.packed = packed
-        self.batch = batch
-        self._mine = slice(rank * batch // ranks, (rank + 1) * batch // ranks)
-        self._subset = examples_of(packed, subset)
 
     def __len__(self) -> int:
         return -(-len(self._subset) // self.batch)
@@ -180,8 +175,6 @@ def _mix(state: Any, value: Any) -> Any:
 
 def _read(packed: Packed, index: Indices, epoch: Indices) -> Batch:
     """The one copy: from the file into the memory the GPU reads."""
-    import torch
-
     pin = torch.cuda.is_available()
     dtype = getattr(torch, _UNSIGNED[packed.array.itemsize])
     x = torch.empty((len(index), *packed.row_shape), dtype=dtype, pin_memory=pin)

@@ -240,8 +240,9 @@ class _Work:
 
     def _score_batch(self, model: Model, batch: Batch, table: Tensor, done: int) -> None:
         """Score this rank's share of a global batch that begins at example `done`."""
-        share = self.batch // self.ranks.count
-        own = slice(done + self.ranks.rank * share, done + self.ranks.rank * share + len(batch.x))
+        mine = self.ranks.share(self.batch)
+        own = slice(done + mine.start, done + mine.start + len(batch.x))
+        share = mine.stop - mine.start
         x = _filled(batch.x, share, self.ranks.device)
         label = None
         if self.config.classes and batch.label is not None:

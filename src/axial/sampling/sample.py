@@ -125,11 +125,12 @@ class Sampler:
                 f"but rounding may change a picture",
                 file=sys.stderr,
             )
-        first, stop = share(count, self.batch, team.rank, team.count)
-        lines *= -(-(stop - first) * versions // self.batch)
-        if first < stop:
+        mine = team.share(count, self.batch)
+        own = mine.stop - mine.start
+        lines *= -(-own * versions // self.batch)
+        if own:
             with counting("lines drawn", lines, shown=team.is_rank0) as tell:
-                x[first:stop] = run(first, stop - first, trace.progress(tell, lines))
+                x[mine] = run(mine.start, own, trace.progress(tell, lines))
         return team.sum(x).cpu().numpy()
 
     def about(self) -> dict[str, Any]:
@@ -144,14 +145,6 @@ class Sampler:
             "versions": {"axial": axial.__version__, "torch": torch.__version__},
             **self.how,
         }
-
-
-def share(count: int, batch: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The first image of a rank and the first that is not its own: whole batches, in order."""
-    batches = -(-count // batch)
-    # Rounded up, so that rank 0, which shows the progress, has some if there are any.
-    first, stop = (-(-batches * part // ranks) * batch for part in (rank, rank + 1))
-    return min(first, count), min(stop, count)
 
 
 class Trace:

@@ -1,9 +1,11 @@
-"""Progress of a long count, on standard error."""
+"""How far a long count has come, on standard error: a bar on a terminal, else lines."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 LINE_SECONDS = 10.0
 """From one line to the next, where there is no terminal to draw on."""
@@ -13,42 +15,77 @@ LINE_SECONDS = 10.0
 def counting(
     what: str, total: int | None, *, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Give a function to call with the count: a bar on a terminal, else a line now and then."""
-    if not shown:
-        yield lambda count: None
-    elif sys.stderr.isatty():
-        with _bar(what, total) as tell:
-            yield tell
-    else:
-        yield _lines(what, total)
-
-
-@contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.update(task, completed=count)
-
-
-def _lines(what: str, total: int | None) -> Callable[[int], None]:
-    """Plain lines for a pipe; what is done within seconds needs none."""
+    """Give a function to call with the count; what is done within seconds needs no line."""
     of = "" if total is None else f" of {total:,}"
-    last = time.monotonic()
+    with Display(what, total, shown=shown) as display:
+        yield lambda count: display.show(count, f"{what}: {count:,}{of}")
 
-    def tell(count: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= LINE_SECONDS:
-            last = time.monotonic()
-            print(f"{what}: {count:,}{of}", file=sys.stderr, flush=True)
 
-    return tell
+class Display:
+    """A bar that says how far it is, or a line now and then; text that stays goes between."""
+
+    def __init__(
+        self,
+        text: str,
+        total: int | None,
+        *,
+        first: int = 0,
+        shown: bool = True,
+        stays: bool = False,
+    ) -> None:
+        self.total = total
+        """Where the count ends; None while that is not known."""
+        self._first = first
+        self._began = self._spoken = time.monotonic()
+        self._silent = not shown
+        self._bar: Any = None
+        if shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=not stays)
+            self._bar.add_task(text, total=total, completed=first)
+
+    def __enter__(self) -> "Display":
+        if self._bar:
+            with self._speaking():
+                self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar:
+            with self._speaking():
+                self._bar.stop()
+
+    def show(self, count: int, text: str, *, now: bool = False) -> None:
+        """Say how far it is: on a pipe with the time left, and not often unless `now`."""
+        if self._bar:
+            self._bar.update(0, completed=count, total=self.total, description=text)
+        elif now or time.monotonic() - self._spoken >= LINE_SECONDS:
+            self._spoken = time.monotonic()
+            each = (self._spoken - self._began) / max(1, count - self._first)
+            left = timedelta(seconds=round(each * ((self.total or count) - count)))
+            self.say(f"{text}  {left} left" if left else text)
+
+    def say(self, text: str) -> None:
+        """Tell something that stays on the screen."""
+        if self._silent:
+            return
+        with self._speaking():
+            if self._bar:
+                self._bar.console.print(text, markup=False, highlight=False)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Fall silent for good where nobody listens any more; the work continues."""
+        try:
+            yield
+        except OSError:
+            self._silent = True

@@ -42,6 +42,10 @@ class Ranks:
         """Whether this is the process that writes and speaks."""
         return self.rank == 0
 
+    def share(self, count: int, batch: int = 1) -> slice:
+        """Our part of `count` things that the ranks divide among them."""
+        return share(count, self.rank, self.count, batch)
+
     def sum(self, x: Tensor) -> Tensor:
         """Add up what every rank has, in place; each gets the total."""
         if self.count > 1:
@@ -93,6 +97,16 @@ class Ranks:
     def on_rank0(self, do: Callable[[], _T]) -> _T | None:
         """Do something on rank 0 alone; the others wait, and end if it fails there."""
         return self.rank0_first(lambda: do() if self.is_rank0 else None)
+
+
+def share(count: int, rank: int, ranks: int, batch: int = 1) -> slice:
+    """The part of `count` things, in their order and in whole batches, that one of the ranks has.
+
+    Rounded up, so that rank 0, which shows the progress, has some if there are any.
+    """
+    batches = -(-count // batch)
+    first, stop = (-(-batches * part // ranks) * batch for part in (rank, rank + 1))
+    return slice(min(first, count), min(stop, count))
 
 
 @contextmanager

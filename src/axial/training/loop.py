@@ -413,7 +413,7 @@ def draw_some(model: Model, packed: Packed, examples: Indices, ranks: Ranks) -> 
     """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
     config = model.config
     count = max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))
-    mine = slice(ranks.rank * count // ranks.count, (ranks.rank + 1) * count // ranks.count)
+    mine = ranks.share(count)
     out = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=ranks.device)
     label = torch.arange(count) % config.classes if config.classes else None
     known = None
