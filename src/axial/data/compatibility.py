@@ -22,20 +22,12 @@ ClassNames = tuple[str, ...] | None
 """What a model's classes are called, in its order; None where no one says."""
 
 
-def conform(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
-    """The data as the model takes it, frames stacked if need be; refused if it does not fit.
-
-    Labels are then counted as the model counts them: by their names, where both have names.
-    """
-    return _fitted(packed, wanted, names)
-
-
 def conform_clips(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
-    """The same of what is to be continued: of any number of frames, and it may have no labels."""
+    """As `conform`, what is to be continued: any number of frames, and it may have no labels."""
     if packed.labels is None:
         wanted = replace(wanted, classes=0)
     length = _length(packed.shape, wanted)
-    return _fitted(packed, wanted if length is None else wanted.lasting(length), names)
+    return conform(packed, wanted if length is None else wanted.lasting(length), names)
 
 
 def open_clips(
@@ -52,7 +44,11 @@ def open_clips(
     return open_data(what, scratch, replace(whole, frames=shortest), **how)
 
 
-def _fitted(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
+def conform(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
+    """The data as the model takes it, frames stacked if need be; refused if it does not fit.
+
+    Labels are then counted as the model counts them: by their names, where both have names.
+    """
     shape, about = packed.shape, packed.description
     frames, *axes = shape.axes
     stacked = (tuple(axes), frames * shape.channels) == (wanted.axes, wanted.channels)

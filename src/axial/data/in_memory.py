@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -53,7 +52,7 @@ def pack_array(
 
 
 def _checked_labels(labels: Array | Tensor, count: int) -> Array:
-    found: Any = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    found = _as_numpy(labels)
     if found.shape != (count,) or found.dtype.kind not in "iu" or found.min() < 0:
         raise DataError(
             f"labels have shape {found.shape} and type {found.dtype}: give {count} integers from "
@@ -72,7 +71,7 @@ def is_packed_as(x: Array | Tensor, packed: Packed) -> bool:
 
 
 def _checked(x: Array | Tensor) -> Array:
-    found: Any = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+    found = _as_numpy(x)
     if found.ndim < 3 or not found.size:
         raise DataError(f"data has shape {found.shape}: give examples (n, *axes, channels)")
     if not np.issubdtype(found.dtype, np.integer):
@@ -81,3 +80,7 @@ def _checked(x: Array | Tensor) -> Array:
     if least < 0 or most >= MOST_VALUES:
         raise DataError(f"data holds {least if least < 0 else most}: use 0 to {MOST_VALUES - 1:,}")
     return found
+
+
+def _as_numpy(x: Array | Tensor) -> Array:
+    return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)

@@ -4,24 +4,17 @@ The number of workers changes nothing but the time: records are decoded in piece
 size and written in their own order.
 """
 
-import multiprocessing
-import os
 import shlex
-import signal
-import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from collections.abc import Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from axial.data.decoding import Piece, decoded, worker_count
 from axial.data.description import MOST_CLASSES
 from axial.data.packed import Array, Packed, is_packed, open_packed
 from axial.data.packed_writer import PackedWriter
@@ -32,11 +25,7 @@ from axial.data.sources.record import Record, Source
 from axial.errors import DataError
 from axial.system.progress import counting
 
-_RECORDS = 64
-_PIECE_BYTES = 16 << 20
 _SKIPPED = "a skipped record is a picture, a clip or the rest of a file: one example or more"
-_Piece = list[Record | DataError]
-_Decode = Callable[[Record], Array]
 
 
 @dataclass(frozen=True)
@@ -82,9 +71,15 @@ def pack(
     """
     options = options or ReadOptions()
     before = _open_as_packed(source, options.split) if is_packed(source) else None
-    opened = open_source(source, options if before is None else _as_packed(options))
-    if _is_same_file(source, out):
-        raise DataError(f"{out}: would replace the very file it is made from; use another --out")
+    reading = options
+    if before is not None:  # as its description has it, but for what is asked for
+        reading = replace(options, split=None, channels_last=not options.channels_none)
+    opened = open_source(source, reading)
+    with suppress(OSError):  # one of them is not there
+        if Path(source).samefile(out):
+            raise DataError(
+                f"{out}: would replace the very file it is made from; use another --out"
+            )
     with PackedWriter(out) as writer:
         collector = _Collector(writer, opened, skip_bad=options.skip_bad, limit=limit)
         if before is not None:
@@ -92,7 +87,7 @@ def pack(
         expected = min(filter(None, (limit, opened.count)), default=None)
         try:
             with (
-                closing(collector.wanted(_workers(workers))) as pieces,
+                closing(collector.wanted(worker_count(workers))) as pieces,
                 counting("packing", expected, shown=progress) as advance,
             ):
                 for piece in pieces:
@@ -129,19 +124,6 @@ def _open_as_packed(what: str | Path, wanted: str | None) -> Packed:
             f"data"
         )
     return packed
-
-
-def _is_same_file(one: str | Path, other: str | Path) -> bool:
-    try:
-        return Path(one).samefile(other)
-    except OSError:  # one of them is not there
-        return False
-
-
-def _as_packed(options: ReadOptions) -> ReadOptions:
-    """Options that read a packed array as its description has it, but for those asked for."""
-    options = replace(options, split=None)  # its own, which is the one asked for
-    return options if options.channels_none else replace(options, channels_last=True)
 
 
 def command(
@@ -192,7 +174,7 @@ class _Collector:
         """How many more examples are wanted; None for all there are."""
         return None if self.limit is None else self.limit - self.writer.count
 
-    def wanted(self, workers: int) -> Generator[_Piece, None, None]:
+    def wanted(self, workers: int) -> Generator[Piece, None, None]:
         """Decoded pieces until there is enough; to be closed, which ends the workers.
 
         No more records are decoded than examples are missing, unless one holds several.
@@ -203,14 +185,14 @@ class _Collector:
                 self.beginning = True
                 return
             others = islice(records, None if self.missing is None else self.missing - 1)
-            with closing(_decoded(chain([record], others), decode, workers)) as pieces:
+            with closing(decoded(chain([record], others), decode, workers)) as pieces:
                 for piece in pieces:
                     if self.missing == 0:
                         self.beginning = True
                         return
                     yield piece
 
-    def add(self, piece: _Piece) -> None:
+    def add(self, piece: Piece) -> None:
         """Write a decoded piece; what does not fit is an error, or skipped and counted."""
         rows: list[Array] = []
         labels: list[Array] = []
@@ -264,12 +246,10 @@ class _Collector:
         labels = self._all_labels()
         most = -1 if labels is None else int(labels.max())
         classes = source.classes or most + 1
-        if most >= classes:
-            raise DataError(f"{source.name}: holds the label {most}, but there are {classes}")
-        if classes > MOST_CLASSES:
+        if not most < classes <= MOST_CLASSES:
             raise DataError(
-                f"{source.name}: holds the label {most:,}, so that there were {classes:,} classes; "
-                f"number them from 0, up to {MOST_CLASSES:,} of them"
+                f"{source.name}: holds the label {most:,}, and has {classes:,} classes; number "
+                f"them from 0, up to {MOST_CLASSES:,} of them"
             )
         self.writer.finish(
             labels,
@@ -315,123 +295,3 @@ def _misfit(
     found = " or ".join(way for name, way in ways.items() if name in takes)
     cure = f"use {found} to make all alike" if found else "all examples of an array are alike"
     return f"{where}: is {mine}, but {first} is {theirs}; {cure}"
-
-
-def _decoded(
-    records: Iterator[Record | DataError], decode: _Decode | None, workers: int
-) -> Generator[_Piece, None, None]:
-    """The records of a source in their order, decoded; to be closed, which ends the workers."""
-    if decode is None:
-        yield from ([record] for record in records)
-        return
-    pieces = _Pieces(records)
-    head = list(islice(pieces, 2))
-    if workers == 1 or len(head) < 2:
-        for piece in chain(head, pieces):
-            yield pieces.learn(_decode(decode, piece))
-        return
-    with closing(_in_parallel(decode, chain(head, pieces), workers)) as decoded:
-        yield from map(pieces.learn, decoded)
-
-
-class _Pieces:
-    """Records in lists that are neither long nor large once they are decoded.
-
-    How large a decoded record is shows only afterwards: the first pieces are short, and the
-    largest record so far says how long the next may be.
-    """
-
-    def __init__(self, records: Iterator[Record | DataError]) -> None:
-        self.records = records
-        self.length = 1
-
-    def __iter__(self) -> Iterator[_Piece]:
-        while piece := list(islice(self.records, self.length)):
-            yield piece
-
-    def learn(self, piece: _Piece) -> _Piece:
-        """Take note of how large the records of a decoded piece have become."""
-        sizes = [record.data.nbytes for record in piece if not isinstance(record, DataError)]
-        if sizes:
-            most = _PIECE_BYTES // max(sizes)
-            self.length = max(1, min(_RECORDS, 2 * self.length, most))
-        return piece
-
-
-def _decode(decode: _Decode, piece: _Piece) -> _Piece:
-    """What a worker does: every record decoded, or the error that it is."""
-    found: _Piece = []
-    for record in piece:
-        if isinstance(record, DataError):
-            found.append(record)
-            continue
-        try:
-            found.append(record._replace(data=decode(record)))
-        except DataError as error:
-            found.append(error)
-    return found
-
-
-def _in_parallel(
-    decode: _Decode, pieces: Iterator[_Piece], workers: int
-) -> Generator[_Piece, None, None]:
-    """Decode pieces in other processes, a few ahead of the reader, in order."""
-    context = multiprocessing.get_context("forkserver")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_quiet)
-    waiting: deque[Future[_Piece]] = deque()
-    resource_tracker.ensure_running()  # which unblocks interrupts when it starts
-    try:
-        for piece in pieces:
-            with _uninterrupted():  # a worker is started here as long as there are too few
-                waiting.append(pool.submit(_decode, decode, piece))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a worker ended: for want of memory (use fewer --workers), or because a script calls "
-            "pack() outside `if __name__ == '__main__':` (add that, or use workers=1)"
-        ) from error
-    finally:
-        with _uninterrupted():  # half an end would wait for ever
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Put off an interrupt to the end; processes that are started meanwhile never see one.
-
-    They inherit what is blocked. Here another thread, of a library, may still be given it.
-    """
-    asked: list[int] = []
-    ours = threading.current_thread() is threading.main_thread()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    handler = signal.signal(signal.SIGINT, lambda *_: asked.append(1)) if ours else None
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
-    if asked:
-        signal.raise_signal(signal.SIGINT)
-
-
-def _quiet() -> None:
-    """An interrupt is the parent's to handle, and without a parent there is no work."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
-
-
-def _workers(asked: int | None) -> int:
-    if asked is not None and asked < 1:
-        raise DataError(f"--workers is {asked}: use at least 1")
-    return asked or len(os.sched_getaffinity(0))
