@@ -16,8 +16,13 @@ from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
 from axial.errors import DataError
 from axial.system.crc32c import masked_crc32c
+from axial.system.protobuf import write_field as field
 
 LABELS = np.arange(12) % 10
+END = bytes(1024)
+"""Of a tar."""
+MEGABYTE = gzip.compress(bytes(1 << 20))
+"""Of zeros; any number of them, one after another, is a file that gzip unpacks."""
 
 
 def pictures(count, size=8, channels=3, seed=0):
@@ -33,32 +38,20 @@ def png(x):
     return stream.getvalue()
 
 
-def png_header(width, height, depth=8, colour=2):
-    """A PNG that claims any size and holds hardly a byte."""
-
-    def chunk(kind, data):
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    size = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", size)
-        + chunk(b"IDAT", zlib.compress(bytes(100)))
-        + chunk(b"IEND", b"")
-    )
+def png_header(width, height, depth=8, rows=bytes(100)):
+    """A PNG in colour that claims any size, whatever its rows hold."""
+    out = b"\x89PNG\r\n\x1a\n"
+    size = struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0)
+    for body in (b"IHDR" + size, b"IDAT" + zlib.compress(rows), b"IEND"):
+        out += struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return out
 
 
 def png_16(height=8, width=8):
     """A PNG of colour with 16 bits a channel, which Pillow opens as if it had 8."""
     rng = np.random.default_rng(0)
     rows = b"".join(b"\0" + rng.bytes(6 * width) for _ in range(height))
-    header = png_header(width, height, depth=16)
-    start = header.index(b"IDAT") - 4
-    body = b"IDAT" + zlib.compress(rows)
-    end = header.index(b"IEND") - 4
-    data = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
-    return header[:start] + data + header[end:]
+    return png_header(width, height, depth=16, rows=rows)
 
 
 def picture_folder(folder, x, names=None):
@@ -83,6 +76,24 @@ def tar(path, files):
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
     return path
+
+
+def tar_header(name, size, kind=b"0"):
+    """The header block of a tar entry; a size of bytes is written as it is."""
+    block = bytearray(512)
+    block[: len(name)] = name
+    block[124:136] = size if isinstance(size, bytes) else b"%011o\0" % size
+    block[156:157] = kind
+    block[257:265] = b"ustar\x0000"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def tar_entry(name, data=None, kind=b"0"):
+    """An entry of a tar, by default a picture."""
+    data = png(pictures(1)[0]) if data is None else data
+    return tar_header(name, len(data), kind) + data + bytes(-len(data) % 512)
 
 
 def cifar_python(x, y, name):
@@ -126,23 +137,26 @@ def zipped(path, files):
     return path
 
 
-def idx(path, x):
-    """An IDX file of bytes, gzipped if its name says so."""
-    data = b"\0\0\x08" + bytes([x.ndim]) + struct.pack(f">{x.ndim}I", *x.shape) + x.tobytes()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+def npz(path, method=zipfile.ZIP_STORED, **arrays):
+    """An .npz whose members are packed in a way of our choice."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, x in arrays.items():
+            stream = io.BytesIO()
+            np.save(stream, x)
+            archive.writestr(f"{name}.npy", stream.getvalue())
     return path
 
 
-def _field(number, data):
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value):
-    out = b""
-    while value >= 0x80:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
+def idx(path, x=None, *shape, data=None):
+    """An IDX file of bytes, gzipped if its name says so; or one that claims a shape."""
+    if x is not None and not isinstance(x, int):
+        shape, data = x.shape, x.tobytes()
+    elif x is not None:
+        shape = (x, *shape)
+    path.parent.mkdir(exist_ok=True)
+    data = b"\0\0\x08" + bytes([len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + data
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
 
 
 def bair_example(clips):
@@ -150,12 +164,12 @@ def bair_example(clips):
     entries = b""
     for camera, frames in clips.items():
         for t, frame in enumerate(frames):
-            value = _field(1, _field(1, frame.tobytes()))
+            value = field(1, field(1, frame.tobytes()))
             key = f"{t}/image_{camera}/encoded".encode()
-            entries += _field(1, _field(1, key) + _field(2, value))
-            position = _field(2, _field(1, struct.pack("<3f", 0, 1, 2)))
-            entries += _field(1, _field(1, f"{t}/endeffector_pos".encode()) + _field(2, position))
-    return _field(1, entries)
+            entries += field(1, field(1, key) + field(2, value))
+            position = field(2, field(1, struct.pack("<3f", 0, 1, 2)))
+            entries += field(1, field(1, f"{t}/endeffector_pos".encode()) + field(2, position))
+    return field(1, entries)
 
 
 def tfrecord(payloads):
@@ -168,27 +182,27 @@ def tfrecord(payloads):
     return out
 
 
-def video(path, frames, codec="ffv1", pix_fmt="bgr0", rate=8):
+def video(path, frames, codec="ffv1", pix_fmt="bgr0", rate=8, form="rgb24"):
     import av  # not everywhere that tests for a GPU run
 
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height, stream.pix_fmt = frames.shape[2], frames.shape[1], pix_fmt
         for frame in frames:
-            for packet in stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")):
+            for packet in stream.encode(av.VideoFrame.from_ndarray(frame, form)):
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
     return path
 
 
-def packed(source, tmp_path, *, workers=None, **options):
+def packed(source, tmp_path, *, workers=1, **options):
     """The array a source gives, read back from the file it was packed into."""
     out = tmp_path / "out" / "packed.npy"
     return pack(source, out, ReadOptions(**options), workers=workers).packed
 
 
-def refused(source, tmp_path, *, workers=None, **options):
+def refused(source, tmp_path, *, workers=1, **options):
     """The one line with which a source is refused; nothing may be left behind."""
     out = tmp_path / "refused"
     with pytest.raises(DataError) as caught:

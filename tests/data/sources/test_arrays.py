@@ -1,5 +1,6 @@
 """Arrays of integers: .npy, .npz, IDX files and the digits."""
 
+import struct
 import tracemalloc
 
 import formats
@@ -8,7 +9,7 @@ import pytest
 from formats import LABELS, packed, refused
 
 from axial.data.packing import pack
-from axial.data.sources.arrays import NpyStream
+from axial.data.sources.array_stream import npy_stream
 from axial.data.sources.options import ReadOptions
 from axial.errors import DataError
 
@@ -105,12 +106,6 @@ def test_labels_that_are_left_out_are_told_of(tmp_path):
     assert packed(tmp_path / "e.npz", tmp_path, key="x").labels is None
 
 
-def test_more_values_than_any_model_tells_apart_are_refused():
-    assert ReadOptions(values=65_536).values == 65_536
-    with pytest.raises(DataError, match="--values is 65537: a model tells at most 65536 apart"):
-        ReadOptions(values=65_537)
-
-
 def test_arrays_that_are_no_integers_from_zero_are_refused(tmp_path):
     path = tmp_path / "a.npy"
     for x, words in (
@@ -127,37 +122,19 @@ def test_arrays_that_are_no_integers_from_zero_are_refused(tmp_path):
     assert "holds the value 9, beyond --values 5" in refused(path, tmp_path, values=5)
     np.save(path, np.full((2, 3, 3), 300))  # 44 in one byte
     assert "holds the value 300, beyond --values 100" in refused(path, tmp_path, values=100)
-    with pytest.raises(DataError, match="exclude each other"):
-        ReadOptions(channels_last=True, channels_none=True)
-
-
-def test_truncated_arrays_name_example_and_byte(tmp_path):
-    np.save(tmp_path / "a.npy", formats.pictures(4, 8))
-    whole = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(whole[:-200])
-    assert f"at byte {4 * 192 - 200} of its {4 * 192}, in or after example 2 of 4" in refused(
-        tmp_path / "a.npy", tmp_path
-    )
-    np.savez(tmp_path / "b.npz", first=np.zeros(9), clips=formats.pictures(40, 8))
-    whole = (tmp_path / "b.npz").read_bytes()
-    (tmp_path / "b.npz").write_bytes(whole[:3000])
-    assert "b.npz: cut short at byte 3000, in or after member 2, clips.npy" in refused(
-        tmp_path / "b.npz", tmp_path
-    )
-
-
-def test_a_flipped_bit_in_an_npz_is_noticed(tmp_path):
-    np.savez(tmp_path / "b.npz", clips=formats.pictures(40, 8))
-    damaged = bytearray((tmp_path / "b.npz").read_bytes())
-    damaged[3000] ^= 1
-    (tmp_path / "b.npz").write_bytes(damaged)
-    message = refused(tmp_path / "b.npz", tmp_path)
-    assert "clips: damaged or cut short (Bad CRC-32" in message
+    for options, words in (
+        ({"channels_last": True, "channels_none": True}, "exclude each other"),
+        ({"values": 65_537}, "--values is 65537: a model tells at most 65536 apart"),
+    ):
+        with pytest.raises(DataError, match=words):
+            ReadOptions(**options)
+    assert ReadOptions(values=65_536).values == 65_536
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "compressed"])
 def test_an_array_stored_by_columns_is_read_without_copies_of_it(tmp_path, form):
-    x = np.random.default_rng(0).integers(0, 200, (1000, 128, 128, 2), np.uint8)
+    x = formats.pictures(1, 128, 2).repeat(1000, axis=0)  # 32 MB that are soon packed
+    x[:, 0, 0, 0] = np.arange(1000) % 251
     stored = np.asfortranarray(x)
     path = tmp_path / f"a.{form[:3].replace('com', 'npz')}"
     {"npy": np.save, "npz": np.savez, "compressed": np.savez_compressed}[form](path, stored)
@@ -173,19 +150,11 @@ def test_an_array_stored_by_columns_is_read_without_copies_of_it(tmp_path, form)
     assert peak < whole + 24 * 2**20
 
 
-def test_an_array_stored_by_columns_that_was_cut_is_one_line(tmp_path):
-    path = tmp_path / "a.npy"
-    np.save(path, np.asfortranarray(formats.pictures(50, 8)))
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 100)
-    assert "damaged or cut short at byte 9500 of its 9,600" in refused(path, tmp_path)
-
-
 def test_an_array_is_streamed_in_pieces(tmp_path):
     x = formats.pictures(9000, 16)
     np.save(tmp_path / "a.npy", x)
     with (tmp_path / "a.npy").open("rb") as file:
-        pieces = list(NpyStream(file, "a").chunks())
+        pieces = list(npy_stream(file, "a").chunks())
     assert len(pieces) == 2 and np.array_equal(np.concatenate(pieces), x)
 
 
@@ -199,3 +168,185 @@ def test_the_digits_are_split_by_every_sixth(tmp_path):
     from sklearn.datasets import load_digits
 
     assert np.array_equal(both[..., 0], load_digits().images)
+
+
+def test_damaged_arrays_name_example_and_byte(tmp_path):
+    np.save(tmp_path / "a.npy", formats.pictures(4, 8))
+    whole = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(whole[:-200])
+    assert f"at byte {4 * 192 - 200} of its {4 * 192}, in or after example 2 of 4" in refused(
+        tmp_path / "a.npy", tmp_path
+    )
+    np.savez(tmp_path / "b.npz", first=np.zeros(9), clips=formats.pictures(40, 8))
+    whole = (tmp_path / "b.npz").read_bytes()
+    (tmp_path / "b.npz").write_bytes(whole[:3000])
+    assert "b.npz: cut short at byte 3000, in or after member 2, clips.npy" in refused(
+        tmp_path / "b.npz", tmp_path
+    )
+    (tmp_path / "b.npz").write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
+    assert "clips: damaged or cut short (Bad CRC-32" in refused(tmp_path / "b.npz", tmp_path)
+
+
+def test_an_array_stored_by_columns_that_was_cut_is_one_line(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.asfortranarray(formats.pictures(50, 8)))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+    assert "damaged or cut short at byte 9500 of its 9,600" in refused(path, tmp_path)
+
+
+def npy_file(path, shape, data=b"", dtype="|u1", header=None, version=1):
+    """A .npy that claims any shape."""
+    told = {"descr": dtype, "fortran_order": False, "shape": shape}
+    header = repr(told).encode() if header is None else header
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    size = struct.pack("<H" if version == 1 else "<I", len(header))
+    path.write_bytes(b"\x93NUMPY" + bytes([version, 0]) + size + header + data)
+    return path
+
+
+def test_an_array_that_ends_within_a_number_is_one_line(tmp_path):
+    path = npy_file(tmp_path / "a.npy", (4,), bytes(29), "<i8")
+    with path.open("rb") as file, pytest.raises(DataError, match="at byte 29 of its 32"):
+        npy_stream(file, "a").all()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (3,4",
+        b"  {'descr': '|u1'\n x",
+        b"{'descr': '|u1', 1: False, 'shape': (3,4)}",
+        b"-" * 9000 + b"1",
+        b"[" * 190 + b"]" * 190,
+        b"{'descr': '|S0', 'fortran_order': False, 'shape': (3, 4)}",
+        b"{'descr': '|u1', 'fortran_order': False, 'shape': (True, 2, 2)}",
+    ],
+    ids=lambda header: header[:20].decode(),
+)
+def test_a_damaged_header_of_an_array_is_one_line(tmp_path, header):
+    for version in (1, 2):
+        path = npy_file(tmp_path / "a.npy", None, b"1234" * 3, header=header, version=version)
+        assert "a.npy: " in refused(path, tmp_path)
+
+
+def test_a_header_that_claims_to_be_endless_is_one_line(tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x02\x00\xff\xff\xff\xffabc")
+    assert "a.npy: is no array" in refused(tmp_path / "a.npy", tmp_path)
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x09\x00\x10\x00abc")
+    assert "a.npy: is no array" in refused(tmp_path / "a.npy", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, -1), (5, -1), (-1, -1, 5), (0, 4), (3, 0), (3, 2**62, 4), (3, 2**40, 4), (10**15, 10**6)],
+    ids=str,
+)
+@pytest.mark.parametrize("form", ["npy", "npz"])
+def test_impossible_shapes_are_refused_before_anything_is_read(tmp_path, shape, form):
+    path = npy_file(tmp_path / "x.npy", shape, b"12345" * 5)
+    if form == "npz":
+        path = formats.zipped(tmp_path / "a.npz", {"x.npy": path.read_bytes()})
+    message = refused(path, tmp_path)
+    assert "shape" in message or "cut short at byte 25 of its" in message
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 0, 4), (0, 4, 4), (5,), (2, 2**32 - 1, 2**32 - 1), (1, 2**20, 2**18)], ids=str
+)
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_impossible_idx_shapes_are_refused(tmp_path, shape, end):
+    path = formats.idx(tmp_path / f"a{end}", *shape, data=b"12345")
+    message = refused(path, tmp_path)
+    assert "claims the shape" in message or "cut short at byte 5 of its" in message
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((0,), "holds nothing"),
+        ((1,), "holds more than the 1 bytes"),
+        ((2**32 - 1,), "but 1 labels are needed"),
+        ((1, 3), "but 1 labels are needed"),
+    ],
+    ids=str,
+)
+def test_empty_and_huge_files_of_labels_are_refused(tmp_path, shape, says):
+    formats.idx(tmp_path / "a" / "train-images-idx3-ubyte", 1, 2, 2, data=b"1234")
+    formats.idx(tmp_path / "a" / "train-labels-idx1-ubyte", *shape, data=b"123")
+    assert says in refused(tmp_path / "a", tmp_path)
+
+
+def test_more_than_a_header_tells_of_is_noticed(tmp_path):
+    path = npy_file(tmp_path / "a.npy", (2, 2, 2), bytes(12))
+    assert "holds 12 bytes, but its header tells of 8" in refused(path, tmp_path)
+    path = formats.idx(tmp_path / "a.idx", 2, 2, 2, data=bytes(12))
+    assert "holds more than the 8 bytes" in refused(path, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"])
+def test_a_wrong_checksum_and_a_cut_trailer_of_a_gzipped_idx_are_noticed(tmp_path, name):
+    mnist = tmp_path / "mnist"
+    mnist.mkdir()
+    formats.idx(mnist / "train-images-idx3-ubyte.gz", formats.pictures(10, 4, 1)[..., 0])
+    formats.idx(mnist / "train-labels-idx1-ubyte.gz", LABELS[:10].astype(np.uint8))
+    whole = (mnist / name).read_bytes()
+    for damaged in (whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:], whole[:-5]):
+        (mnist / name).write_bytes(damaged)
+        assert f"{name}: damaged somewhere (" in refused(mnist, tmp_path)
+
+
+@pytest.mark.parametrize("form", ["npy", "int64.npy", "npz", "idx", "idx.gz"])
+def test_what_lies_before_a_cut_is_kept_when_the_bad_is_skipped(tmp_path, form):
+    x = formats.pictures(100, 4, 1)[..., 0]
+    path = tmp_path / f"a.{form}"
+    cut = x[:99].tobytes() + b"12345"
+    if form == "npz":
+        member = npy_file(tmp_path / "x.npy", x.shape, cut).read_bytes()
+        formats.zipped(path, {"x.npy": member})
+    elif form == "int64.npy":
+        npy_file(path, x.shape, x[:99].astype("<i8").tobytes() + b"12345", "<i8")
+    elif form == "npy":
+        npy_file(path, x.shape, cut)
+    else:
+        formats.idx(path, *x.shape, data=cut)
+    assert "cut short" in (message := refused(path, tmp_path))
+    assert "example 99 of 100" in message
+    found = packed(path, tmp_path, skip_bad=True)
+    assert np.array_equal(found.array[..., 0], x[:99])
+    assert found.description.skipped == 1
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_an_npz_cut_short_gives_what_it_still_holds_when_the_bad_is_skipped(tmp_path, save, share):
+    x = np.random.default_rng(0).integers(0, 256, (500, 16, 16, 3), dtype=np.uint8)
+    save(tmp_path / "whole.npz", clips=x)
+    data = (tmp_path / "whole.npz").read_bytes()
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(DataError, match=r"cut short at byte .*, in or after member 1, clips\.npy"):
+        pack(cut, tmp_path / "a.npy")
+    report = pack(cut, tmp_path / "a.npy", ReadOptions(skip_bad=True))
+    kept = report.packed.array
+    assert abs(len(kept) - share * len(x)) < 5 and (kept == x[: len(kept)]).all()
+    assert report.packed.description.skipped == 1 and "in or after example" in report.bad[0]
+
+
+def test_a_gzipped_idx_that_was_cut_itself_gives_what_it_holds(tmp_path):
+    x = formats.pictures(200, 16, 1)[..., 0]
+    whole = formats.idx(tmp_path / "a.gz", *x.shape, data=x.tobytes()).read_bytes()
+    (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])
+    assert "cut short at byte" in refused(tmp_path / "a.gz", tmp_path)
+    found = packed(tmp_path / "a.gz", tmp_path, skip_bad=True)
+    assert 90 < len(found) < 110 and found.description.skipped == 1
+    assert np.array_equal(found.array[..., 0], x[: len(found)])
+
+
+def test_labels_of_an_idx_that_was_cut_stay_with_their_examples(tmp_path):
+    x, y = formats.pictures(10, 4, 1)[..., 0], np.arange(10, dtype=np.uint8)
+    data = x[:7].tobytes()
+    formats.idx(tmp_path / "a" / "train-images-idx3-ubyte", *x.shape, data=data)
+    formats.idx(tmp_path / "a" / "train-labels-idx1-ubyte", 10, data=y.tobytes())
+    found = packed(tmp_path / "a", tmp_path, skip_bad=True)
+    assert list(found.labels) == list(range(7))

@@ -5,12 +5,13 @@ The tar reader is our own because Python's takes an archive cut short at a heade
 
 import bz2
 import gzip
-import io
 import lzma
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
@@ -24,6 +25,7 @@ _LARGEST_ENTRY = 1 << 30
 _LONGEST_NAME = 4096
 DAMAGE = (
     EOFError,
+    MemoryError,
     OSError,
     OverflowError,
     RuntimeError,  # zipfile's word for what is encrypted, or packed in a way it does not know
@@ -55,6 +57,16 @@ def shown(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+def told(error: BaseException) -> str:
+    """What an error says, in one line that is not endless."""
+    return shown(" ".join(str(error).split())[:200]) or type(error).__name__
+
+
+def damaged(where: Path | str, error: BaseException) -> DataError:
+    """What to say of a file that a reader of Python gave up on."""
+    return DataError(f"{where}: damaged or cut short ({told(error)}); fetch it again")
+
+
 def is_compressed(head: bytes) -> bool:
     """Whether a file begins as one does that `open_unpacked` unpacks."""
     return head.startswith(tuple(_UNPACKERS))
@@ -76,28 +88,15 @@ def tar_entries(path: Path, wanted: Callable[[str], bool]) -> Iterator[Entry | D
         reader = _Tar(path, file)
         try:
             yield from reader.entries(wanted)
+        except DataError as error:
+            yield error
         except DAMAGE as error:
             yield DataError(
                 f"{path}: damaged or cut short in entry {reader.number}, near byte "
-                f"{reader.offset} of its contents ({shown(str(error))}); fetch it again"
+                f"{reader.offset} of its contents ({told(error)}); fetch it again"
             )
-        except _TarError as error:
-            yield DataError(str(error))
 
 
-class _TarError(Exception):
-    pass
-
-
-class _About(NamedTuple):
-    """What the headers before an entry say of it."""
-
-    name: str = ""
-    size: int | None = None
-    sparse: bool = False
-
-
-_FILES = (b"0", b"\0", b"7")
 _FOLDERS = (b"5", b"D", b"V")
 _KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
 
@@ -112,77 +111,67 @@ class _Tar:
         self.number = 0
 
     def entries(self, wanted: Callable[[str], bool]) -> Iterator[Entry | DataError]:
-        about = _About()
+        about: dict[str, str] = {}  # what the headers before an entry say of it
         while header := self._header():
             start = self.offset
             self.number += 1
-            kind = header[156:157]
-            length = self._length(_octal(header[124:136]), start)
-            if kind == b"L":
-                name = self._extra(length).rstrip(b"\0").decode(errors="replace")
-                about = about._replace(name=name)
-            elif kind == b"x":
-                about = _pax(self._extra(length), about)
-            elif kind in (b"K", b"g"):  # the target of a link; what holds for all entries
+            length = self._checked(header.size, _LARGEST_ENTRY)
+            if header.type in (b"L", b"x"):
+                text = self._take(self._checked(length, _LARGEST_HEADER))
+                about |= _pax(text) if header.type == b"x" else {"path": _text(text.rstrip(b"\0"))}
+            elif header.type in (b"K", b"g"):  # the target of a link; what holds for all entries
                 self._skip(length)
             else:
-                if about.size is not None:
-                    length = self._length(about.size, start)
-                name = about.name or _name(header)
-                bad_name = "" if kind in _FOLDERS else _bad_name(name)
-                reason = bad_name or _unreadable(name, kind, length, sparse=about.sparse)
-                about = _About()
-                if kind in _FOLDERS or not (bad_name or wanted(name)):
+                length = self._checked(int(about.get("size", length)), _LARGEST_ENTRY)
+                name = about.get("path") or header.name
+                folder = header.type in _FOLDERS
+                odd = "" if folder else _bad_name(name)
+                if folder or not (odd or wanted(name)):
                     self._skip(length)
-                elif reason:
+                elif odd := odd or _unreadable(name, header.type, length, about):
                     self._skip(length)
-                    yield DataError(f"{self.path}: entry {self.number} {reason}")
+                    yield DataError(f"{self.path}: entry {self.number} {odd}")
                 else:
                     where = f"{self.path}: entry {self.number}, {shown(name)}, at byte {start}"
                     yield Entry(name, where, self._take(length))
+                about = {}
 
-    def _header(self) -> bytes:
+    def _header(self) -> tarfile.TarInfo | None:
         """The next header block, or nothing at the end of the archive."""
         block = self.file.read(_BLOCK)
         if len(block) < _BLOCK:
             raise self._cut(len(block))
         if not any(block):
             self._only_zeros()
-            return b""
-        total = sum(block[:148]) + 8 * 32 + sum(block[156:])
-        if _octal(block[148:156]) != total:
-            raise _TarError(
+            return None
+        try:
+            header = tarfile.TarInfo.frombuf(block, "utf-8", "replace")
+        except tarfile.HeaderError as error:
+            raise DataError(
                 f"{self.path}: damaged at byte {self.offset}: no header of entry "
-                f"{self.number + 1}; fetch it again"
-            )
+                f"{self.number + 1} ({error}); fetch it again"
+            ) from error
         self.offset += _BLOCK
-        return block
+        return header
 
     def _only_zeros(self) -> None:
         """After the block that ends a tar, anything else is entries that would be lost."""
         self.offset += _BLOCK
         while piece := self.file.read(_PIECE):
             if kept := piece.lstrip(b"\0"):
-                raise _TarError(
+                raise DataError(
                     f"{self.path}: damaged at byte {self.offset + len(piece) - len(kept)}: there "
                     f"is more after the end of the archive; fetch it again"
                 )
             self.offset += len(piece)
 
-    def _length(self, length: int | None, start: int) -> int:
-        if length is None or not 0 <= length <= _LARGEST_ENTRY:
-            raise _TarError(
-                f"{self.path}: entry {self.number} at byte {start} claims {_count(length)} bytes, "
-                f"as no picture has; fetch it again"
+    def _checked(self, length: int, most: int) -> int:
+        if not 0 <= length <= most:
+            raise DataError(
+                f"{self.path}: entry {self.number} before byte {self.offset} claims {length:.6g} "
+                f"bytes, not 0 to {most:,}; fetch it again"
             )
         return length
-
-    def _extra(self, length: int) -> bytes:
-        if length > _LARGEST_HEADER:
-            raise _TarError(
-                f"{self.path}: entry {self.number} has a name of {length:,} bytes; fetch it again"
-            )
-        return self._take(length)
 
     def _take(self, length: int) -> bytes:
         return b"".join(self._read_pieces(length))[:length]
@@ -202,8 +191,8 @@ class _Tar:
             left -= len(piece)
             yield piece
 
-    def _cut(self, got: int) -> _TarError:
-        return _TarError(
+    def _cut(self, got: int) -> DataError:
+        return DataError(
             f"{self.path}: cut short at byte {self.offset + got}, in or after entry "
             f"{self.number}; fetch it again"
         )
@@ -218,9 +207,10 @@ def _bad_name(name: str) -> str:
     return ""
 
 
-def _unreadable(name: str, kind: bytes, length: int, *, sparse: bool) -> str:
+def _unreadable(name: str, kind: bytes, length: int, about: dict[str, str]) -> str:
     """Why the contents of an entry are not here to read, or nothing."""
-    if kind not in _FILES or sparse:
+    sparse = any(key.startswith("GNU.sparse.") for key in about)
+    if kind not in (b"0", b"\0", b"7") or sparse:
         what = "a sparse file" if sparse else _KINDS.get(kind, "no regular file")
         return f"({shown(name)}) is {what}, which is not read; unpack it and give the folder"
     if length > _LARGEST_TAKEN:
@@ -228,128 +218,81 @@ def _unreadable(name: str, kind: bytes, length: int, *, sparse: bool) -> str:
     return ""
 
 
-def _octal(field: bytes) -> int | None:
-    """A tar number: octal text, or GNU's binary for large ones."""
-    if field[0] & 0x80:
-        return int.from_bytes(field[1:], "big")
-    text = field.strip(b"\0 ")
-    try:
-        return int(text, 8) if text else 0
-    except ValueError:
-        return None
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
-def _name(header: bytes) -> str:
-    name = header[:100].split(b"\0")[0].decode(errors="replace")
-    prefix = header[345:500].split(b"\0")[0].decode(errors="replace")
-    ustar = header[257:263] == b"ustar\0"  # GNU's own variant keeps other things in that place
-    return f"{prefix}/{name}" if ustar and prefix else name
-
-
-def _count(length: int | None) -> str:
-    """A number from a damaged file, which may have any number of digits."""
-    return "an unreadable number of" if length is None else f"{length:.6g}"
-
-
-def _pax(data: bytes, about: _About) -> _About:
-    at = 0
+def _pax(data: bytes) -> dict[str, str]:
+    found, at = {}, 0
     while at < len(data):
         space = data.find(b" ", at, at + 12)
         length = int(data[at:space]) if space > at else 0
         if at + length <= space or at + length > len(data):
             raise ValueError("a line of no length in a pax header")
-        key, _, value = data[space + 1 : at + length].rstrip(b"\n").partition(b"=")
-        if key == b"path":
-            about = about._replace(name=value.decode(errors="replace"))
-        elif key == b"size":
-            about = about._replace(size=int(value[:30]))
-        elif key.startswith(b"GNU.sparse."):
-            about = about._replace(sparse=True)
+        key, _, value = _text(data[space + 1 : at + length]).rstrip("\n").partition("=")
+        found[key] = value[:30] if key == "size" else value
         at += length
-    return about
+    return found
 
 
-class _Zip(zipfile.ZipFile):
-    """A zip that says of each member it cannot open that it is bad."""
-
-    def open(self, *args: Any, **kwargs: Any) -> IO[bytes]:
-        try:
-            return super().open(*args, **kwargs)
-        except zipfile.BadZipFile:
-            raise
-        except DAMAGE as error:
-            raise zipfile.BadZipFile(shown(" ".join(str(error).split()))) from error
-
-
-def open_zip(file: Path | BinaryIO, where: str) -> zipfile.ZipFile:
-    """A zip or npz; where its list of contents is missing, say in which member it was cut."""
-    try:
-        return _Zip(file)
-    except DAMAGE as error:
-        if not isinstance(file, Path):
-            raise DataError(f"{where}: damaged or cut short ({error}); fetch it again") from error
-        size, place = file.stat().st_size, CutZip(file).place
-        raise DataError(f"{where}: cut short at byte {size}, {place}; fetch it again") from error
-
-
-class CutZip:
+class CutZip(AbstractContextManager["CutZip"]):
     """A zip that was cut short: its members as their own headers describe them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = "before its first member"
-        self.members: dict[str, tuple[int, int]] = {}
+        self._members: dict[str, tuple[int, zipfile.ZipInfo]] = {}
         with path.open("rb") as file:
             self._walk(file, path.stat().st_size)
 
-    def open(self, name: str) -> BinaryIO:
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def namelist(self) -> list[str]:
+        return list(self._members)
+
+    def open(self, name: str) -> IO[bytes]:
         """What a member holds, up to the cut if that is where it ends."""
-        begin, method = self.members[name]
-        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise zipfile.BadZipFile(f"a member packed by method {method}")
+        begin, info = self._members[name]
         file = self.path.open("rb")
         file.seek(begin)
-        return file if method == zipfile.ZIP_STORED else io.BufferedReader(_Inflated(file))
+        return cast(IO[bytes], zipfile.ZipExtFile(file, "r", info, close_fileobj=True))
 
     def _walk(self, file: BinaryIO, size: int) -> None:
         """Follow the headers between the members up to the one that is not whole."""
         while len(header := file.read(30)) == 30 and header[:4] == b"PK\x03\x04":
-            (method,) = struct.unpack("<H", header[8:10])
-            packed, _, name_length, extra_length = struct.unpack("<IIHH", header[18:30])
-            name = file.read(name_length).decode(errors="replace")
+            method, crc, packed, plain, name_length, extra_length = struct.unpack(
+                "<H4xIIIHH", header[8:]
+            )
+            name = _text(file.read(name_length))
             extra = file.read(extra_length)
             if packed == 0xFFFFFFFF and len(extra) >= 20:
-                _, packed = struct.unpack("<QQ", extra[4:20])
+                plain, packed = struct.unpack("<QQ", extra[4:20])
             begin = file.tell()
-            self.members[name] = begin, method
-            number = len(self.members)
+            info = zipfile.ZipInfo(name)
+            info.compress_type, info.CRC = method, crc
+            info.compress_size, info.file_size = packed, plain
+            self._members[name] = begin, info
+            number = len(self._members)
             self.place = f"in or after member {number}, {shown(name)}, which begins at byte {begin}"
             if packed > size - begin:
                 break
             file.seek(begin + packed)
 
 
-class _Inflated(io.RawIOBase):
-    """A deflated stream, given out as far as it goes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-        self.waiting = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.inflate.eof:
-            packed = self.waiting or self.file.read(1 << 16)
-            data = self.inflate.decompress(packed, len(buffer))
-            self.waiting = self.inflate.unconsumed_tail
-            if data or not packed:
-                buffer[: len(data)] = data
-                return len(data)
-        return 0
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
+def open_zip(
+    file: Path | BinaryIO, where: str, *, skip_bad: bool = False
+) -> zipfile.ZipFile | CutZip:
+    """A zip or npz; of one whose list of contents is missing, what is left, or where it was cut."""
+    try:
+        return zipfile.ZipFile(file)
+    except DAMAGE as error:
+        if not isinstance(file, Path):
+            raise damaged(where, error) from error
+        cut = CutZip(file)
+        if skip_bad and cut.namelist():
+            return cut
+        size = file.stat().st_size
+        raise DataError(
+            f"{where}: cut short at byte {size}, {cut.place}; fetch it again"
+        ) from error

@@ -1,166 +1,43 @@
 """Arrays of integers with any number of axes: .npy, .npz, IDX files, and the built-in digits."""
 
-import io
-import lzma
 import math
-import struct
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from axial.data.packed import Array, dtype_for
-from axial.data.sources.archives import DAMAGE, CutZip, open_unpacked, open_zip
+from axial.data.sources.archives import DAMAGE, damaged, open_unpacked, open_zip
+from axial.data.sources.array_stream import ArrayStream, idx_stream, npy_stream
 from axial.data.sources.options import ReadOptions
-from axial.data.sources.record import (
-    CHUNK,
-    Record,
-    Source,
-    choose_split,
-    rows_per_chunk,
-)
+from axial.data.sources.record import Record, Source, choose_split
 from axial.errors import DataError
 from axial.shape import MOST_VALUES
 
-BROKEN = (*DAMAGE, lzma.LZMAError, MemoryError, OSError, OverflowError, RuntimeError)
-"""What reading a damaged member of an archive can raise."""
 _LABEL_KEYS = ("labels", "label", "y", "targets")
-
-
-class NpyStream:
-    """An array in the .npy format, read front to back in pieces; never more than one in memory.
-
-    `size` is how many bytes the file has, header and all, where that is known.
-    """
-
-    def __init__(self, file: BinaryIO, where: str, size: int | None = None) -> None:
-        self.where = where
-        self._file = file
-        self._own = isinstance(file, io.BufferedReader) and size is not None
-        """Whether it is a file of its own, and no member of an archive."""
-        self.shape, self._fortran, self.dtype = _npy_header(file, where)
-        self._count = math.prod(self.shape)
-        self._total = self._count * self.dtype.itemsize
-        self._row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        self._held = self._total if size is None else size - file.tell()
-        if self._held > self._total:
-            raise DataError(
-                f"{where}: holds {self._held:,} bytes, but its header tells of {self._total:,}; "
-                f"write it again"
-            )
-        if self._held < min(self._row, self._total):
-            raise self._cut(self._held, "")
-
-    def all(self) -> Array:
-        """The whole array; that of a file of its own stays there, and memory is but lent to it."""
-        if self._held < self._total:
-            raise self._cut(self._held, "")
-        flat: Array
-        if self._own and self._total:
-            flat = np.memmap(self._file, self.dtype, "r", self._file.tell(), self._count)
-        else:
-            data = self._take(self._total, 0)
-            if len(data) < self._total:
-                raise self._cut(len(data), "")
-            flat = np.frombuffer(data, self.dtype)
-        return flat.reshape(self.shape[::-1]).T if self._fortran else flat.reshape(self.shape)
-
-    def chunks(self) -> Iterator[Array]:
-        """Pieces along the first axis; those before a cut are given before the error is raised."""
-        if not self._total:
-            return
-        if not self.shape:
-            yield self.all()
-            return
-        step = rows_per_chunk(self._row)
-        if self._fortran:
-            every = self.all()
-            yield from (every[start : start + step] for start in range(0, len(every), step))
-            return
-        for start in range(0, self.shape[0], step):
-            count = min(step, self.shape[0] - start)
-            data = self._take(count * self._row, start * self._row)
-            whole = len(data) // self._row if self._row else count
-            if whole:
-                rows = np.frombuffer(data, self.dtype, whole * math.prod(self.shape[1:]))
-                yield rows.reshape(whole, *self.shape[1:])
-            if whole < count:
-                raise self._cut(start * self._row + len(data), "")
-
-    def _take(self, size: int, start: int) -> bytearray:
-        """The next bytes, fewer where the file ends."""
-        try:
-            return read_up_to(self._file, size)
-        except BROKEN as error:
-            raise self._cut(start, f" ({error})") from error
-
-    def _cut(self, byte: int, reason: str) -> DataError:
-        return DataError(
-            f"{self.where}: damaged or cut short{reason} at byte {byte} of its {self._total:,}, in "
-            f"or after example {byte // max(1, self._row)} of "
-            f"{self.shape[0] if self.shape else 1}; fetch it again"
-        )
-
-
-def _npy_header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether the first axis is the fastest, and type."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's, about what is odd in a header
-            version = npy.read_magic(file)
-            if version not in ((1, 0), (2, 0), (3, 0)):
-                raise ValueError(f"of version {version[0]}.{version[1]}")
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = read(file)
-    except Exception as error:  # a damaged header is parsed as Python, which can raise anything
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{where}: is no array ({reason}); write it again") from error
-    if dtype.hasobject:
-        raise DataError(f"{where}: holds Python objects, which can run code; save integers")
-    if not dtype.itemsize or any(type(n) is not int or n < 0 for n in shape):
-        raise DataError(f"{where}: claims the shape {shape} of {dtype}; write it again")
-    return shape, fortran, dtype
-
-
-def read_up_to(file: BinaryIO, size: int) -> bytearray:
-    """Up to `size` bytes, fewer where a file ends; takes memory only for what is there."""
-    found = bytearray()
-    while len(found) < size:
-        try:
-            part = cast(io.BufferedIOBase, file).read1(min(size - len(found), CHUNK))
-        except EOFError:  # a gzip file that was cut: what came before it is whole
-            break
-        if not part:
-            break
-        found += part
-    return found
 
 
 def open_array(path: Path, options: ReadOptions) -> Source:
     """A .npy or .npz of integers (n, *axes) or (n, *axes, c)."""
-    name, keys, label_key = _choose(path, options)
-    notes: list[str] = []
-    where = f"{path}: {name}" if name else str(path)
+    keys = _keys(path, options)
+    name, label_key = _choose(path, keys, options) if keys else ("", None)
 
     def chunks() -> Iterator[Array]:
-        with ExitStack() as stack:
-            yield from _stream(path, name, options, stack).chunks()
+        with _opened(path, name, options) as stream:
+            yield from stream.chunks()
 
-    with ExitStack() as stack:
-        stream = _stream(path, name, options, stack)
+    stream = _header(path, name, options)
     channels = _channels(stream, options)
     values = options.values
     if stream.dtype.kind not in "bu" or stream.dtype.itemsize > 1:
-        largest = _largest(chunks, where, values)
+        largest = _largest(chunks, stream.where, values)
         values = values or values_for(largest)
+    notes: list[str] = []
     labels = None
     if label_key:
-        with ExitStack() as stack:
-            told = _stream(path, label_key, options, stack)
+        with _opened(path, label_key, options) as told:
             if told.dtype.kind in "biu":
                 labels = told.all()
                 labels = labels.astype(np.uint8) if labels.dtype == bool else labels
@@ -175,12 +52,12 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         notes.append(f"labels left out: --key takes {name!r} alone")
     return Source(
         name=path.stem,
-        reader="array" if not name else f"array {name!r} of an .npz",
+        reader=f"array {name!r} of an .npz" if name else "array",
         split=options.split if name in _named_after(options.split) else None,
         values=values,
         classes=0 if labels is None else max(0, int(labels.max()) + 1),
         count=stream.shape[0],
-        records=_records(chunks, where, labels, dtype_for(values or 256), channels=channels),
+        records=_records(chunks, stream.where, labels, dtype_for(values or 256), channels=channels),
         notes=notes,
         takes=frozenset({"channels_last", "channels_none", "values", "key"}),
     )
@@ -198,47 +75,41 @@ def values_for(largest: int) -> int:
     return 256 if 128 <= largest <= 255 else max(2, largest + 1)
 
 
-def _choose(path: Path, options: ReadOptions) -> tuple[str, list[str], str | None]:
-    """The array of an .npz that is meant, all there are, and the one with labels."""
+def _keys(path: Path, options: ReadOptions) -> list[str]:
+    """What the arrays of an .npz are called; that of a .npy has no name."""
     with path.open("rb") as file:
         if file.read(2) != b"PK":
-            return "", [], None
-    cut = _cut_zip(path, options)
-    if cut:
-        names = list(cut.members)
-    else:
-        with open_zip(path, str(path)) as archive:
-            names = archive.namelist()
-    keys = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
+            return []
+    with open_zip(path, str(path), skip_bad=options.skip_bad) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+    if not names:
+        raise DataError(f"{path}: holds no arrays; give an .npz that numpy wrote")
+    return [name.removesuffix(".npy") for name in names]
+
+
+def _choose(path: Path, keys: list[str], options: ReadOptions) -> tuple[str, str | None]:
+    """The array of an .npz that is meant, and the one with its labels."""
     if options.key:
         if options.key not in keys:
             raise DataError(f"{path}: has no array {options.key!r}; there are {', '.join(keys)}")
-        return options.key, keys, None
-    with ExitStack() as stack:
-        streams = {key: _stream(path, key, options, stack) for key in keys}
-        whole = {k: s for k, s in streams.items() if s.dtype.kind in "biuf" and len(s.shape) > 1}
-        found = list(whole)
-        split = options.split
-        if len(found) > 1:
-            found = [key for key in found if key in _named_after(split)]
-        if len(found) != 1:
-            lacking = f"has no split {split!r}; it " if split and whole else ""
-            raise DataError(
-                f"{path}: {lacking}holds {', '.join(keys) or 'nothing'}; choose one by --key"
-            )
-        wanted = (*_LABEL_KEYS, f"y_{split}")
-        count = streams[found[0]].shape[0]
-        shapes = {k: streams[k].shape for k in wanted if k in streams}
-        lists = {k: shape[0] for k, shape in shapes.items() if len(shape) == 1}
-        fitting = [k for k, length in lists.items() if length == count]
-        if lists and not fitting:
-            told, length = next(iter(lists.items()))
-            raise DataError(
-                f"{path}: {told!r} has {length:,} labels for {count:,} examples; mend it, or leave "
-                f"labels out by --key {found[0]}"
-            )
-        integers = [k for k in fitting if streams[k].dtype.kind in "biu"]
-    return found[0], keys, next(iter([*integers, *fitting]), None)
+        return options.key, None
+    streams = {key: _header(path, key, options) for key in keys}
+    whole = [k for k, s in streams.items() if s.dtype.kind in "biuf" and len(s.shape) > 1]
+    split = options.split
+    found = [key for key in whole if key in _named_after(split)] if len(whole) > 1 else whole
+    if len(found) != 1:
+        lacking = f"has no split {split!r}; it " if split and whole else ""
+        raise DataError(f"{path}: {lacking}holds {', '.join(keys)}; choose one by --key")
+    count = streams[found[0]].shape[0]
+    told = [k for k in (*_LABEL_KEYS, f"y_{split}") if k in streams and len(streams[k].shape) == 1]
+    fitting = [k for k in told if streams[k].shape[0] == count]
+    if told and not fitting:
+        raise DataError(
+            f"{path}: {told[0]!r} has {streams[told[0]].shape[0]:,} labels for {count:,} examples; "
+            f"mend it, or leave labels out by --key {found[0]}"
+        )
+    integers = [k for k in fitting if streams[k].dtype.kind in "biu"]
+    return found[0], next(iter([*integers, *fitting]), None)
 
 
 def _named_after(split: str | None) -> tuple[str, ...]:
@@ -246,35 +117,30 @@ def _named_after(split: str | None) -> tuple[str, ...]:
     return (split, f"x_{split}") if split else ()
 
 
-def _stream(path: Path, name: str, options: ReadOptions, stack: ExitStack) -> NpyStream:
+@contextmanager
+def _opened(path: Path, name: str, options: ReadOptions) -> Iterator[ArrayStream]:
+    """An array of an .npz, or that of a .npy, which has no name."""
     if not name:
-        return NpyStream(stack.enter_context(path.open("rb")), str(path), path.stat().st_size)
+        with path.open("rb") as file:
+            yield npy_stream(file, path, path.stat().st_size)
+        return
     where = f"{path}: {name}"
-    cut = _cut_zip(path, options)
-    try:
-        if cut:
-            return NpyStream(stack.enter_context(cut.open(f"{name}.npy")), where)
-        archive = stack.enter_context(open_zip(path, str(path)))
-        member = stack.enter_context(archive.open(f"{name}.npy"))
-        size = archive.getinfo(f"{name}.npy").file_size
-    except (KeyError, *BROKEN) as error:
-        raise DataError(f"{where}: damaged ({error}); fetch it again") from error
-    return NpyStream(cast(BinaryIO, member), where, size)
+    with open_zip(path, str(path), skip_bad=options.skip_bad) as archive:
+        try:
+            member = archive.open(f"{name}.npy")
+        except DAMAGE as error:
+            raise damaged(where, error) from error
+        with member:
+            yield npy_stream(member, where)
 
 
-def _cut_zip(path: Path, options: ReadOptions) -> CutZip | None:
-    """What is left of an .npz that was cut short, where the bad is to be skipped."""
-    if not options.skip_bad:
-        return None
-    try:
-        open_zip(path, str(path)).close()
-    except DataError:
-        cut = CutZip(path)
-        return cut if cut.members else None
-    return None
+def _header(path: Path, name: str, options: ReadOptions) -> ArrayStream:
+    """An array of which only shape and type are asked."""
+    with _opened(path, name, options) as stream:
+        return stream
 
 
-def _channels(stream: NpyStream, options: ReadOptions) -> bool:
+def _channels(stream: ArrayStream, options: ReadOptions) -> bool:
     """Whether the last axis is channels; what is not told is guessed, and said."""
     if stream.dtype.kind not in "biu":
         raise DataError(
@@ -330,40 +196,29 @@ def _records(
         yield error
 
 
-def is_idx(head: bytes) -> bool:
-    """Whether a file begins as IDX files of bytes do."""
-    return len(head) >= 4 and head[:3] == b"\0\0\x08" and 1 <= head[3] <= 8
-
-
 def find_idx(path: Path) -> dict[str, Path]:
-    """The files of pictures in a folder by split, under their official names."""
-    stems = {"train": "train-images", "test": "t10k-images"}
-    found: dict[str, Path] = {}
-    for split, stem in stems.items():
-        for file in sorted(p for p in path.glob(f"{stem}*idx*") if p.is_file()):
-            found.setdefault(split, file)
-    return found
+    """The files of pictures at a path by split, which their official names tell."""
+    files = sorted(path.glob("*-images*idx*"), reverse=True) if path.is_dir() else [path]
+    parts = {"train": "train", "test": "t10k"}
+    return {s: f for s, part in parts.items() for f in files if part in f.name and f.is_file()}
 
 
 def open_idx(path: Path, options: ReadOptions) -> Source:
     """IDX, gzipped or not: one file, or the MNIST pair of pictures and labels in a folder."""
-    if path.is_dir():
-        files = find_idx(path)
-        split: str | None = choose_split(options.split, list(files), path)
-        file = files[cast(str, split)]
-    else:
-        file = path
-        split = "test" if "t10k" in path.name else "train" if "train" in path.name else None
-        split = choose_split(options.split, [split], path) if split else None
-    beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
-    labels = _idx_labels(beside) if beside != file and beside.is_file() else None
-    with open_unpacked(file) as stream:
-        shape = _idx_shape(stream, file)
+    files = find_idx(path)
+    split = choose_split(options.split, list(files), path) if files else None
+    file = files[split] if split else path
+
+    def chunks() -> Iterator[Array]:
+        with open_unpacked(file) as unpacked:
+            yield from idx_stream(unpacked, file).chunks()
+
+    with open_unpacked(file) as unpacked:
+        shape = idx_stream(unpacked, file).shape
     if len(shape) < 2:
         raise DataError(f"{file}: claims the shape {shape}: examples without axes; use another")
-    # Gzip packs no more than 1,032 bytes into one.
-    if math.prod(shape[1:]) > 1032 * file.stat().st_size:
-        raise DataError(f"{file}: is too short for a single example of {shape}; fetch it again")
+    beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
+    labels = _idx_labels(beside, shape[0]) if beside != file and beside.is_file() else None
     return Source(
         name=path.resolve().name if path.is_dir() else path.name.split(".")[0],
         reader="IDX" + (" with labels" if labels is not None else ""),
@@ -371,84 +226,20 @@ def open_idx(path: Path, options: ReadOptions) -> Source:
         values=options.values or 256,
         classes=0 if labels is None else int(labels.max()) + 1,
         count=shape[0],
-        records=_idx_records(file, shape, labels),
+        records=_records(chunks, str(file), labels, np.dtype(np.uint8), channels=False),
         takes=frozenset({"values"}),
     )
 
 
-def _idx_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
-    try:
-        head = stream.read(4)
-        if not is_idx(head):
-            raise DataError(f"{path}: is no IDX file of bytes; fetch it again")
-        shape = struct.unpack(f">{head[3]}I", stream.read(4 * head[3]))
-    except BROKEN as error:
-        raise DataError(f"{path}: cut short in its header; fetch it again") from error
-    if not all(shape):
-        raise DataError(f"{path}: claims the shape {shape}, which holds nothing; fetch it again")
-    return shape
-
-
-def _idx_labels(path: Path) -> Array:
-    with open_unpacked(path) as stream:
-        shape = _idx_shape(stream, path)
-        if len(shape) > 1:
-            raise DataError(f"{path}: claims the shape {shape}, but labels are one row; remove it")
-        try:
-            labels = np.frombuffer(read_up_to(stream, shape[0]), np.uint8)
-        except BROKEN as error:
-            raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
-        if len(labels) < shape[0]:
+def _idx_labels(path: Path, count: int) -> Array:
+    with open_unpacked(path) as unpacked:
+        stream = idx_stream(unpacked, path)
+        if stream.shape != (count,):
             raise DataError(
-                f"{path}: cut short at label {len(labels)} of {shape[0]}; fetch it again"
+                f"{path}: claims the shape {stream.shape}, but {count} labels are needed; "
+                f"fetch it again, or remove it"
             )
-        _check_idx_end(stream, path, f"{shape[0]} labels")
-    return labels
-
-
-def _idx_records(
-    path: Path, shape: tuple[int, ...], labels: Array | None
-) -> Iterator[Record | DataError]:
-    count, *axes = shape
-    row = math.prod(axes)
-    if labels is not None and len(labels) != count:
-        raise DataError(
-            f"{path}: holds {count} examples, but there are {len(labels)} labels; fetch both again"
-        )
-    with open_unpacked(path) as stream:
-        _idx_shape(stream, path)
-        for start in range(0, count, step := rows_per_chunk(row)):
-            wanted = min(step, count - start)
-            data, reason = bytearray(), ""
-            try:
-                data = read_up_to(stream, wanted * row)
-            except BROKEN as error:
-                reason = f" ({error})"
-            if whole := len(data) // row:
-                x = np.frombuffer(data, np.uint8, whole * row).reshape(-1, *axes, 1)
-                part = None if labels is None else labels[start : start + whole]
-                yield Record(f"{path}: example {start}", x, part)
-            if whole < wanted:
-                byte = 4 + 4 * len(shape) + start * row + len(data)
-                yield DataError(
-                    f"{path}: cut short at byte {byte}{reason}, in or after example "
-                    f"{start + whole} of {count}; fetch it again"
-                )
-                return
-        try:
-            _check_idx_end(stream, path, f"{count} examples")
-        except DataError as error:
-            yield error
-
-
-def _check_idx_end(stream: BinaryIO, path: Path, what: str) -> None:
-    """Refuse what goes on after the last element; gzip compares its checksum only there."""
-    try:
-        more = stream.read(1)
-    except BROKEN as error:
-        raise DataError(f"{path}: damaged somewhere ({error}); fetch it again") from error
-    if more:
-        raise DataError(f"{path}: holds more than the {what} it tells of; check it")
+        return stream.all()
 
 
 def open_digits(options: ReadOptions) -> Source:

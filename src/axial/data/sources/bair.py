@@ -5,10 +5,8 @@ The data is a protocol buffer, a tf.train.Example: a map from names to lists of 
 """
 
 import functools
-import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,13 +21,6 @@ SUFFIXES = (".tfrecord", ".tfrecords")
 _SIDE = 64
 _FRAME = _SIDE * _SIDE * 3
 _LARGEST = 1 << 28
-
-
-class Payload(NamedTuple):
-    """The data of one TFRecord with the checksum that the file gives for it."""
-
-    data: bytes
-    checksum: int
 
 
 def find_records(path: Path) -> dict[str, list[Path]]:
@@ -71,35 +62,33 @@ def tfrecords(path: Path) -> Iterator[Record | DataError]:
     with path.open("rb") as file:
         while header := file.read(12):
             where = f"{path}: record {number} at byte {start}"
-            if len(header) < 12:
-                yield _cut(where, start + len(header))
-                return
-            length, check = struct.unpack("<QI", header)
-            if masked_crc32c(header[:8]) != check or length > _LARGEST:
+            length = int.from_bytes(header[:8], "little")
+            if len(header) == 12 and (not _is_sound(header) or length > _LARGEST):
                 yield DataError(
                     f"{where}: the checksum of its length is wrong, so the rest of the file is "
                     f"lost; fetch it again"
                 )
                 return
-            body = file.read(length + 4)
-            if len(body) < length + 4:
-                yield _cut(where, start + 12 + len(body))
+            body = file.read(length + 4) if len(header) == 12 else b""
+            if len(header) < 12 or len(body) < length + 4:
+                end = start + len(header) + len(body)
+                yield DataError(f"{where}: cut short at byte {end} of the file; fetch it again")
                 return
-            yield Record(where, Payload(body[:-4], int.from_bytes(body[-4:], "little")))
+            yield Record(where, body)
             number, start = number + 1, start + 16 + length
 
 
-def _cut(where: str, byte: int) -> DataError:
-    return DataError(f"{where}: cut short at byte {byte} of the file; fetch it again")
+def _is_sound(data: bytes) -> bool:
+    """Whether the last four bytes are the checksum of those before them."""
+    return masked_crc32c(data[:-4]) == int.from_bytes(data[-4:], "little")
 
 
 def decode(record: Record, *, camera: str, frames: int | None) -> Array:
     """The frames (1, t, 64, 64, 3) of a trajectory."""
-    payload: Payload = record.data
-    if masked_crc32c(payload.data) != payload.checksum:
+    if not _is_sound(record.data):
         raise DataError(f"{record.where}: its checksum is wrong, bits have flipped; fetch it again")
     try:
-        features = _features(payload.data)
+        features = _features(record.data[:-4])
     except (IndexError, ValueError) as error:
         raise DataError(f"{record.where}: is no tf.train.Example ({error})") from error
     found: list[Array] = []

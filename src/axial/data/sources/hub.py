@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from axial.data.packed import dtype_for
+from axial.data.sources.archives import told
 from axial.data.sources.options import ReadOptions
-from axial.data.sources.pictures import OPTIONS, changes, decoder
+from axial.data.sources.picture_decoder import Decoder
+from axial.data.sources.pictures import OPTIONS, changes
 from axial.data.sources.record import Record, Source, choose_split
 from axial.errors import DataError
 from axial.shape import MOST_VALUES
@@ -22,8 +24,9 @@ def is_local(path: Path) -> bool:
     return any((path / mark).is_file() for mark in marks) or any(path.rglob("*.parquet"))
 
 
-def open_hub(what: str, options: ReadOptions) -> Source:
+def open_hub(where: str | Path, options: ReadOptions) -> Source:
     """A data set with a column of pictures, or of nested lists of integers."""
+    what = str(where)
     found = _load(what)
     split: str | None = None
     if isinstance(found, dict):
@@ -48,7 +51,7 @@ def open_hub(what: str, options: ReadOptions) -> Source:
             if pictures
             else _arrays(what, found, column, label, options.values)
         ),
-        decode=decoder(options) if pictures else None,
+        decode=Decoder(options) if pictures else None,
         takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
         notes=[*(changes(options) if pictures else []), *left_out],
     )
@@ -71,10 +74,9 @@ def _load(what: str) -> Any:
             logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
         return datasets.load_dataset(what)
     except Exception as error:  # a library over a network can raise anything at all
-        reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"{what}: no such file or folder, nor a Hugging Face data set that can be read "
-            f"({type(error).__name__}: {reason})"
+            f"({type(error).__name__}: {told(error)})"
         ) from error
 
 

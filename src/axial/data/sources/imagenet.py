@@ -6,25 +6,20 @@ use. The new one (Chrabaszcz et al. 2017) is anti-aliased and scores about 0.26 
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from axial.data.packed import Array
-from axial.data.sources.archives import DAMAGE, open_zip, shown
-from axial.data.sources.arrays import NpyStream
+from axial.data.sources.archives import DAMAGE, open_zip, shown, told
+from axial.data.sources.array_stream import npy_stream
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.pickled import read_batch
-from axial.data.sources.pictures import OPTIONS, decoder, open_folder, tar_records
-from axial.data.sources.record import (
-    Record,
-    Source,
-    choose_split,
-    natural,
-    planar,
-    rows_per_chunk,
-)
+from axial.data.sources.picture_decoder import Decoder
+from axial.data.sources.pictures import OPTIONS, open_folder, tar_records
+from axial.data.sources.record import Record, Source, choose_split, natural, planar, rows_per_chunk
 from axial.errors import DataError
 
 OLD, NEW = "old (van den Oord)", "new (Chrabaszcz)"
@@ -32,8 +27,6 @@ OLD_NAME = re.compile(r"(train|valid)_(\d+)x\2(\.tar(\.(gz|bz2|xz))?)?")
 NEW_NAME = re.compile(
     r"(?:train_data_batch_\d+|val_data|Imagenet\d+_(?:train|val))(?:_npz)?(?:\.npz|\.zip)?", re.I
 )
-_MOST = 1 << 24
-_LARGEST_ROW = 3 << 24
 _OFFICIAL = {
     (OLD, "train"): 1_281_149,
     (OLD, "valid"): 49_999,
@@ -44,11 +37,9 @@ _OFFICIAL = {
 
 def find_old(path: Path) -> list[Path]:
     """The tars or folders of the old version at a path, by their official names."""
-    if OLD_NAME.fullmatch(path.name):
-        return [path]
-    return (
-        [p for p in sorted(path.iterdir()) if OLD_NAME.fullmatch(p.name)] if path.is_dir() else []
-    )
+    folder = path.is_dir() and not OLD_NAME.fullmatch(path.name)
+    files = sorted(path.iterdir()) if folder else [path]
+    return [file for file in files if OLD_NAME.fullmatch(file.name)]
 
 
 def open_old(path: Path, options: ReadOptions) -> Source:
@@ -76,30 +67,36 @@ def open_old(path: Path, options: ReadOptions) -> Source:
         count=None if changed and options.patches else _OFFICIAL[OLD, split],
         official=_OFFICIAL[OLD, split],
         records=records,
-        decode=decoder(options),
+        decode=Decoder(options),
         notes=[f"{' '.join(how)}, so not the official {official}"] if how else [],
         takes=OPTIONS,
     )
 
 
 class _Batch(NamedTuple):
-    """A batch of the new version, wherever it lies."""
+    """A batch of the new version: a file, or a member of a zip."""
 
-    name: str
-    where: str
-    open: Callable[[ExitStack], BinaryIO]
+    path: Path
+    member: str | None = None
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.member or self.path).name
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}: {shown(self.member)}" if self.member else str(self.path)
 
 
-def find_new(path: Path) -> bool:
-    """Whether batches of the new version lie at a path, by their official names."""
-    if path.is_dir():
-        return any(NEW_NAME.fullmatch(p.name) for p in path.iterdir())
-    return bool(NEW_NAME.fullmatch(path.name))
+def find_new(path: Path) -> list[Path]:
+    """The batches of the new version at a path, or zips of them, by their official names."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [file for file in files if NEW_NAME.fullmatch(file.name) and file.is_file()]
 
 
 def open_new(path: Path, options: ReadOptions) -> Source:
     """The new version: npz or pickled batches, in a folder, in a zip, or one alone."""
-    batches = [batch for file in _files(path) for batch in _batches(file)]
+    batches = list(_batches(path))
     found = sorted({_split_of(batch.name) for batch in batches}, key=["train", "val"].index)
     if not found:
         raise DataError(f"{path}: holds no batches named as the official ones are")
@@ -121,28 +118,14 @@ def open_new(path: Path, options: ReadOptions) -> Source:
     return source
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    return [p for p in sorted(path.iterdir()) if p.is_file() and NEW_NAME.fullmatch(p.name)]
-
-
 def _batches(path: Path) -> Iterator[_Batch]:
-    if path.suffix != ".zip":
-        yield _Batch(path.name, str(path), lambda stack: stack.enter_context(path.open("rb")))
-        return
-    with open_zip(path, str(path)) as outer:
-        inside = [n for n in outer.namelist() if NEW_NAME.fullmatch(PurePosixPath(n).name)]
-    for name in inside:
-        yield _Batch(PurePosixPath(name).name, f"{path}: {shown(name)}", _opener(path, name))
-
-
-def _opener(path: Path, name: str) -> Callable[[ExitStack], BinaryIO]:
-    def opened(stack: ExitStack) -> BinaryIO:
-        outer = stack.enter_context(open_zip(path, str(path)))
-        return cast(BinaryIO, stack.enter_context(outer.open(name)))
-
-    return opened
+    for file in find_new(path):
+        if file.suffix != ".zip":
+            yield _Batch(file)
+            continue
+        with open_zip(file, str(file)) as outer:
+            members = outer.namelist()
+        yield from (b for b in map(partial(_Batch, file), members) if NEW_NAME.fullmatch(b.name))
 
 
 def _split_of(name: str) -> str:
@@ -153,49 +136,57 @@ def _records(batches: list[_Batch], source: Source) -> Iterator[Record | DataErr
     for batch in batches:
         row = 0
         try:
-            with ExitStack() as stack:
-                file = batch.open(stack)
-                pickled = not batch.name.endswith(".npz")
-                parts = _pickled_parts(file, batch) if pickled else _npz_parts(file, batch, stack)
-                for rows, labels in parts:
-                    pictures, labels = _pictures(rows, labels, batch.where)
-                    source.name = f"ImageNet{pictures.shape[1]}"
-                    yield Record(f"{batch.where}: record {row}", pictures, labels)
-                    row += len(rows)
+            for rows, labels in _parts(batch):
+                pictures, labels = _pictures(rows, labels, batch.where)
+                source.name = f"ImageNet{pictures.shape[1]}"
+                yield Record(f"{batch.where}: record {row}", pictures, labels)
+                row += len(rows)
         except DataError as error:
             yield error
         except DAMAGE as error:
             yield DataError(
-                f"{batch.where}: damaged or cut short in or after record {row} ({error}); "
+                f"{batch.where}: damaged or cut short in or after record {row} ({told(error)}); "
                 f"fetch it again"
             )
 
 
-def _npz_parts(file: BinaryIO, batch: _Batch, stack: ExitStack) -> Iterator[tuple[Array, Array]]:
-    path = Path(batch.where)
-    inner = stack.enter_context(open_zip(path if path.is_file() else file, batch.where))
-    if not {"data.npy", "labels.npy"} <= set(inner.namelist()):
-        raise DataError(f"{batch.where}: has no `data` and `labels`; not an ImageNet batch")
-    with inner.open("labels.npy") as first, inner.open("data.npy") as second:
-        named = NpyStream(cast(BinaryIO, first), f"{batch.where}: labels")
-        data = NpyStream(cast(BinaryIO, second), f"{batch.where}: data")
-        if named.shape != data.shape[:1] or math.prod(named.shape) > _MOST:
-            raise DataError(
-                f"{batch.where}: has labels of shape {named.shape} for data of shape "
-                f"{data.shape}; not an ImageNet batch"
+def _parts(batch: _Batch) -> Iterator[tuple[Array, Array]]:
+    """Rows and labels of a batch, a few at a time."""
+    npz = batch.name.endswith(".npz")
+    with ExitStack() as stack:
+        file: Any = batch.path
+        if batch.member:
+            file = stack.enter_context(open_zip(batch.path, str(batch.path)))
+            file = stack.enter_context(file.open(batch.member))
+        elif not npz:
+            file = stack.enter_context(batch.path.open("rb"))
+        yield from (_npz_parts if npz else _pickled_parts)(file, batch.where)
+
+
+def _npz_parts(file: Path | BinaryIO, where: str) -> Iterator[tuple[Array, Array]]:
+    with open_zip(file, where) as inner:
+        if not {"data.npy", "labels.npy"} <= set(inner.namelist()):
+            raise DataError(f"{where}: has no `data` and `labels`; not an ImageNet batch")
+        with inner.open("labels.npy") as first, inner.open("data.npy") as second:
+            named, data = (
+                npy_stream(first, f"{where}: labels"),
+                npy_stream(second, f"{where}: data"),
             )
-        if not data.shape or not math.prod(data.shape) or math.prod(data.shape[1:]) > _LARGEST_ROW:
-            raise DataError(f"{batch.where}: has data of shape {data.shape}; not an ImageNet batch")
-        labels = named.all()
-        row = 0
-        for rows in data.chunks():
-            yield rows, labels[row : row + len(rows)]
-            row += len(rows)
+            if named.shape != data.shape[:1] or not data.shape or not math.prod(data.shape):
+                raise DataError(
+                    f"{where}: has labels of shape {named.shape} for data of shape {data.shape}; "
+                    f"not an ImageNet batch"
+                )
+            labels = named.all()
+            row = 0
+            for rows in data.chunks():
+                yield rows, labels[row : row + len(rows)]
+                row += len(rows)
 
 
-def _pickled_parts(file: BinaryIO, batch: _Batch) -> Iterator[tuple[Array, Array]]:
+def _pickled_parts(file: BinaryIO, where: str) -> Iterator[tuple[Array, Array]]:
     """A pickle can only be read whole: a batch of 64 x 64 pictures takes 1.6 GB."""
-    data, labels = read_batch(file, batch.where)
+    data, labels = read_batch(file, where)
     for start in range(0, len(data), step := rows_per_chunk(data.shape[1])):
         yield data[start : start + step], labels[start : start + step]
 

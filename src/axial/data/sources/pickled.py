@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from axial.data.packed import Array
-from axial.data.sources.archives import shown
+from axial.data.sources.archives import shown, told
 from axial.errors import DataError
 
 _RECONSTRUCT = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
@@ -26,7 +26,7 @@ _IGNORED = {"PROTO", "FRAME", "STOP"}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _NUMBERS = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "BINFLOAT"}
 _TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
-_BYTES = {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}
+_PLAIN = _NUMBERS | _TEXTS | {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}
 _OLD_STRINGS = {"BINSTRING", "SHORT_BINSTRING"}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
@@ -92,7 +92,7 @@ class _Machine:
 
     def _step(self, name: str, argument: Any, position: int) -> None:
         stack = self.stack
-        if name in _NUMBERS | _TEXTS | _BYTES:
+        if name in _PLAIN:
             stack.append(argument)
         elif name in _OLD_STRINGS:
             stack.append(argument.encode("latin1"))
@@ -119,10 +119,6 @@ class _Machine:
             stack.append([] if name == "EMPTY_LIST" else {})
         elif name in ("TUPLE", "LIST"):
             stack.append((tuple if name == "TUPLE" else list)(self._to_mark()))
-        elif name == "DICT":
-            items = self._to_mark()
-            stack.append({})
-            _fill(stack[-1], items)
         elif name in ("APPEND", "APPENDS"):
             items = self._to_mark() if name == "APPENDS" else [stack.pop()]
             _checked(stack[-1], list).extend(items)
@@ -188,8 +184,7 @@ def read_batch(file: BinaryIO, where: Path | str) -> tuple[Array, Array]:
         ) from error
     except Exception as error:  # a damaged pickle can raise anything at all
         raise DataError(
-            f"{where}: damaged or cut short near byte {file.tell()} "
-            f"({shown(' '.join(str(error).split())[:200])}); fetch it again"
+            f"{where}: damaged or cut short near byte {file.tell()} ({told(error)}); fetch it again"
         ) from error
     if not isinstance(found, dict):
         raise DataError(f"{where}: is a pickle without `data` and `labels`; not a batch")

@@ -7,8 +7,17 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 
 from axial.data.sources import arrays, bair, cifar, hub, imagenet, pictures, video
-from axial.data.sources.archives import DAMAGE, Entry, is_compressed, open_unpacked, tar_entries
+from axial.data.sources.archives import (
+    DAMAGE,
+    Entry,
+    damaged,
+    is_compressed,
+    open_unpacked,
+    tar_entries,
+)
+from axial.data.sources.array_stream import is_idx
 from axial.data.sources.options import ReadOptions
+from axial.data.sources.picture_decoder import readable_formats
 from axial.data.sources.record import Source
 from axial.errors import DataError
 from axial.system.crc32c import masked_crc32c
@@ -74,30 +83,28 @@ def _open(what: str | Path, options: ReadOptions) -> Source:
 
 def _looks_like_a_file(name: str) -> bool:
     endings = {".npy", ".npz", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zip", ".bin", ".json"}
-    known = PurePosixPath(name).suffix.lower() in endings | video.SUFFIXES | set(bair.SUFFIXES)
-    return known or pictures.is_picture_name(name)
+    known = PurePosixPath(name).suffix.lower() in endings | set(bair.SUFFIXES)
+    return known or video.is_video_name(name) or pictures.is_picture_name(name)
 
 
 def _folder(path: Path, options: ReadOptions) -> _Opener:
     """The reader for a folder: the first kind of file found, the most particular kind first."""
     if not any(path.iterdir()):
         raise DataError(f"{path}: the folder is empty; give one with data in it")
-    if folder := cifar.batch_folder(path):
-        return lambda _, options: cifar.open_cifar(folder, options)
-    if imagenet.find_old(path):
-        return imagenet.open_old
-    if imagenet.find_new(path):
-        return imagenet.open_new
-    if arrays.find_idx(path):
-        return arrays.open_idx
-    if bair.find_records(path):
-        return bair.open_bair
-    if hub.is_local(path):
-        return lambda path, options: hub.open_hub(str(path), options)
-    kinds = {file.suffix.lower() for file in video.find_videos(path)}
-    if not options.frames:
-        kinds.discard(".gif")
-    return video.open_video if kinds else pictures.open_folder
+    kinds: dict[_Opener, Callable[[Path], object]] = {
+        cifar.open_cifar: cifar.batch_folder,
+        imagenet.open_old: imagenet.find_old,
+        imagenet.open_new: imagenet.find_new,
+        arrays.open_idx: arrays.find_idx,
+        bair.open_bair: bair.find_records,
+        hub.open_hub: hub.is_local,
+    }
+    for opener, found in kinds.items():
+        if found(path):
+            return opener
+    videos = pictures.files_below(path, video.is_video_name)[0]
+    moving = [name for name in videos if options.frames or not name.lower().endswith(".gif")]
+    return video.open_video if moving else pictures.open_folder
 
 
 def _file(path: Path, options: ReadOptions) -> _Opener:
@@ -111,16 +118,32 @@ def _file(path: Path, options: ReadOptions) -> _Opener:
     if head.startswith(b"\x93NUMPY"):
         return arrays.open_array
     if head.startswith(b"PK\x03\x04"):
-        return imagenet.open_new if imagenet.find_new(path) else _zip(path)
-    if cifar.BATCH.fullmatch(path.name):
+        if imagenet.find_new(path):
+            return imagenet.open_new
+        if path.suffix != ".zip":
+            return arrays.open_array
+        raise DataError(
+            f"{path}: is no zip of ImageNet batches (Imagenet32_train_npz.zip and its like); "
+            f"unpack it and give the folder"
+        )
+    if cifar.is_batch(path.name):
         return cifar.open_cifar
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
-        return _pickle(path)
+        if imagenet.find_new(path):
+            return imagenet.open_new
+        raise DataError(
+            f"{path}: is a pickle, which can run code; only CIFAR-10 and ImageNet batches under "
+            f"their official names are read, save anything else as .npy"
+        )
     if head.startswith(_ZSTANDARD):
         raise DataError(f"{path}: is packed by Zstandard; unpack it and give what comes out")
     if is_compressed(head):
-        head = _unpacked_head(path)
-    if arrays.is_idx(head):
+        try:
+            with open_unpacked(path) as unpacked:
+                head = unpacked.read(512)
+        except DAMAGE as error:
+            raise damaged(path, error) from error
+    if is_idx(head):
         return arrays.open_idx
     if head[257:262] == b"ustar" or ".tar" in path.suffixes:
         return _tar(path)
@@ -131,73 +154,38 @@ def _file(path: Path, options: ReadOptions) -> _Opener:
     return _picture_or_video(path, options)
 
 
-def _zip(path: Path) -> _Opener:
-    if path.suffix == ".zip":
-        raise DataError(
-            f"{path}: is no zip of ImageNet batches (Imagenet32_train_npz.zip and its like); "
-            f"unpack it and give the folder"
-        )
-    return arrays.open_array
-
-
-def _pickle(path: Path) -> _Opener:
-    if imagenet.find_new(path):
-        return imagenet.open_new
-    raise DataError(
-        f"{path}: is a pickle, which can run code; only CIFAR-10 and ImageNet batches under their "
-        f"official names are read, save anything else as .npy"
-    )
-
-
 def _tar(path: Path) -> _Opener:
     """CIFAR-10, old ImageNet under another name, or any pictures: by the first names inside."""
+    if imagenet.OLD_NAME.fullmatch(path.name):
+        return imagenet.open_old
     first: list[str] = []
 
     def note(name: str) -> bool:
         first.append(name)
-        return bool(cifar.BATCH.fullmatch(PurePosixPath(name).name)) or len(first) > 20
+        return cifar.is_batch(name) or len(first) > 20
 
-    if imagenet.OLD_NAME.fullmatch(path.name):
-        return imagenet.open_old
+    error = None
     for entry in tar_entries(path, note):
         if isinstance(entry, Entry):
             break
-        if not any(map(pictures.is_picture_name, first)):
-            raise entry
-    if any(cifar.BATCH.fullmatch(PurePosixPath(name).name) for name in first):
+        error = error or entry
+    if any(map(cifar.is_batch, first)):
         return cifar.open_cifar
-    if not any(map(pictures.is_picture_name, first)):
-        raise DataError(f"{path}: holds neither CIFAR-10 batches nor pictures")
-    return pictures.open_tar
-
-
-def _unpacked_head(path: Path) -> bytes:
-    try:
-        with open_unpacked(path) as file:
-            return file.read(512)
-    except DAMAGE as error:
-        raise DataError(f"{path}: damaged or cut short ({error}); fetch it again") from error
+    if any(map(pictures.is_picture_name, first)):
+        return pictures.open_tar
+    raise error or DataError(f"{path}: holds neither CIFAR-10 batches nor pictures")
 
 
 def _picture_or_video(path: Path, options: ReadOptions) -> _Opener:
-    if path.suffix.lower() in video.SUFFIXES and (options.frames or not _is_still(path)):
-        return video.open_video
+    """By its name; a GIF that stands still is a picture, unless frames are meant."""
+    moving = video.is_video_name(path.name)
     try:
-        with Image.open(path, formats=pictures.readable_formats()):
-            return pictures.open_picture
+        with Image.open(path, formats=["GIF"] if moving else readable_formats()) as image:
+            moving &= bool(options.frames) or getattr(image, "n_frames", 1) > 1
     except Exception as error:  # Pillow's plugins each fail in their own way
-        if pictures.is_picture_name(path.name):
-            return pictures.open_picture
-        raise DataError(
-            f"{path}: is nothing axial reads: an archive or batches of CIFAR-10 or ImageNet, BAIR "
-            f"TFRecords, IDX, pictures, video, .npy or .npz"
-        ) from error
-
-
-def _is_still(path: Path) -> bool:
-    """Whether it is a GIF of one picture."""
-    try:
-        with Image.open(path, formats=["GIF"]) as image:
-            return getattr(image, "n_frames", 1) == 1
-    except Exception:  # any other file, or a damaged one: the reader of video says what is wrong
-        return False
+        if not moving and not pictures.is_picture_name(path.name):
+            raise DataError(
+                f"{path}: is nothing axial reads: an archive or batches of CIFAR-10 or ImageNet, "
+                f"BAIR TFRecords, IDX, pictures, video, .npy or .npz"
+            ) from error
+    return video.open_video if moving else pictures.open_picture

@@ -1,25 +1,18 @@
 """Video files through PyAV: decoded front to back, cut into clips, one clip in memory."""
 
 import itertools
+import re
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from axial.data.sources.options import ReadOptions
-from axial.data.sources.pictures import (
-    beside_splits,
-    changes,
-    files_below,
-    notes_on,
-    on_white,
-    opaque,
-    shrink,
-    split_folders,
-)
-from axial.data.sources.record import Record, Source, choose_split, natural
+from axial.data.sources.picture_decoder import on_white, opaque, shrink
+from axial.data.sources.pictures import Files, changes, find_files
+from axial.data.sources.record import Record, Source, natural
 from axial.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,69 +22,35 @@ _TICKS = 1_000_000
 """In which FFmpeg counts the duration of a file, in a second."""
 _SLACK = 0.5
 """Seconds by which a whole file may end before the time it tells of."""
-_TURNS = {
-    90: Image.Transpose.ROTATE_90,
-    -90: Image.Transpose.ROTATE_270,
-    180: Image.Transpose.ROTATE_180,
-    -180: Image.Transpose.ROTATE_180,
-}
-"""By the degrees, counterclockwise, that a video asks to be turned."""
 _TS_PACKETS = (188, 192, 204)
 """Bytes of a packet of an MPEG transport stream, which tells of no duration."""
-SUFFIXES = frozenset(
-    {
-        ".mp4",
-        ".m4v",
-        ".mov",
-        ".avi",
-        ".mkv",
-        ".webm",
-        ".mpg",
-        ".mpeg",
-        ".wmv",
-        ".flv",
-        ".ts",
-        ".m2ts",
-        ".3gp",
-        ".ogv",
-        ".y4m",
-        ".gif",
-        ".mjpeg",
-    }
+_NAME = re.compile(
+    r".+\.(mp4|m4v|mov|avi|mkv|webm|mpe?g|wmv|flv|ts|m2ts|3gp|ogv|y4m|gif|mjpeg)", re.I | re.DOTALL
 )
 
 
-def find_videos(path: Path) -> list[Path]:
-    """Video files at or below a path, by their endings, in order."""
-    if path.is_file():
-        return [path]
-    found = (path / name for name in files_below(path, _is_video_name)[0])
-    return sorted(found, key=lambda p: [natural(part) for part in p.parts])
-
-
-def _is_video_name(name: str) -> bool:
-    return PurePath(name).suffix.lower() in SUFFIXES
+def is_video_name(name: str) -> bool:
+    """Whether a name ends as videos do."""
+    return _NAME.fullmatch(name) is not None
 
 
 def open_video(path: Path, options: ReadOptions) -> Source:
     """Clips of --frames consecutive frames; what is left at the end of a video is dropped."""
     if not options.frames:
         raise DataError(f"{path}: is video; say how many frames a clip has by --frames")
-    splits = split_folders(path) if path.is_dir() else []
-    split = choose_split(options.split, splits, path) if splits else None
-    files = find_videos(path / split if split else path)
-    if not files:
-        raise DataError(f"{path}: holds no videos of the split {split}; choose another by --split")
-    beside = [p.relative_to(path).as_posix() for p in find_videos(path)] if splits else []
+    files = Files(None, path.parent, [path.name], [], [])
+    if path.is_dir():
+        files = find_files(path, is_video_name, options)
+    names = sorted(files.names, key=lambda name: [natural(part) for part in name.split("/")])
     return Source(
         name=path.stem if path.is_file() else path.resolve().name,
-        reader="video" if path.is_file() else f"folder of {len(files)} videos",
-        split=split,
+        reader="video" if path.is_file() else f"folder of {len(names)} videos",
+        split=files.split,
         values=256,
-        records=_records(files, options),
+        records=_records([files.folder / name for name in names], options),
         notes=[
             f"clips of {options.frames} consecutive frames; the last few of a video dropped",
-            *notes_on(beside_splits(beside, splits)),
+            *files.notes,
             *changes(options),
         ],
         takes=frozenset({"frames", "size", "convert"}),
@@ -160,8 +119,7 @@ def _image(frame: Any, options: ReadOptions, where: str) -> Image.Image:
         image = on_white(image) if options.convert else opaque(image, where)
     else:
         image = frame.to_image()
-    turn = _TURNS.get(frame.rotation)
-    return image if turn is None else image.transpose(turn)
+    return image if frame.rotation % 90 else image.rotate(frame.rotation, expand=True)
 
 
 def _damaged(path: Path, number: int, reason: object) -> DataError:
@@ -174,7 +132,8 @@ def _damaged(path: Path, number: int, reason: object) -> DataError:
 def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
     """The frames of the first video stream; a file cut short is an error after the last."""
     if not container.streams.video:
-        raise DataError(f"{path}: holds no video, only {_kinds(container)}; use another file")
+        kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
+        raise DataError(f"{path}: holds no video, only {kinds}; use another file")
     stream = container.streams.video[0]
     stream.thread_type = "SLICE"  # with one thread a frame, closing hangs after damage
     stream.codec_context.options = {"err_detect": "explode"}  # else damage is painted over
@@ -202,10 +161,6 @@ def _check_end(path: Path, container: "InputContainer", number: int, reached: fl
     slack = max(_SLACK, 2 / float(stream.average_rate or 1))
     if reached + slack < end:
         raise _damaged(path, number, f"it ends after {reached:.1f} of {end:.1f} seconds")
-
-
-def _kinds(container: "InputContainer") -> str:
-    return ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
 
 
 def pyav() -> Any:
