@@ -33,7 +33,7 @@ from axial.shape import DataShape
 from axial.system.ranks import Ranks, ranks
 from axial.training.loop import train
 from axial.training.metrics import matrix_peak
-from axial.training.start import Plan, create
+from axial.training.start import Plan, open_run
 from axial.training.trainer import Trainer
 
 WARM_UP = 20
@@ -101,7 +101,7 @@ def model_of(packed: Packed, plan: Plan) -> ModelConfig:
 def loop_steps(packed: Packed, plan: Plan, team: Ranks) -> tuple[float, float]:
     """Seconds of a step in the loop: between looks, and with log and checkpoints counted."""
     with tempfile.TemporaryDirectory() as folder:
-        run, packed = create(plan, Path(folder) / "run", team)
+        run, packed = open_run(plan, Path(folder) / "run", team)
         train(run, packed, team)
         log = [record for record in run.log() if "loss" in record and record["step"] >= WARM_UP]
     steps = log[-1]["step"] - log[0]["step"]

@@ -123,5 +123,5 @@ def test_a_recipe_of_another_model_than_the_one_to_start_from_is_refused(tmp_pat
     small = {"width": 8, "heads": 2, "batch": 4, "validation": 0, "device": "cpu"}
     axial.train("small", data=x, out=tmp_path / "run", steps=1, **small)
     recipe = axial.presets.small(axial.DataShape(axes=(4, 4), values=2))
-    with pytest.raises(axial.AxialError, match="has width 8, but the recipe's model 128"):
+    with pytest.raises(axial.AxialError, match="has width 8, not 128; with --init"):
         axial.train(recipe, data=x, out=tmp_path / "other", init=tmp_path / "run", steps=1)

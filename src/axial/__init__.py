@@ -6,29 +6,6 @@ Names are imported on first use, so that `axial --help` need not wait for torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from axial.api import train
-    from axial.checkpoints.model_folder import fingerprint, load, save
-    from axial.checkpoints.tensorflow import from_tensorflow, load_tensorflow
-    from axial.data.batches import EvaluationBatches, TrainingBatches
-    from axial.data.packed import open_packed
-    from axial.data.packing import pack
-    from axial.data.sources.options import ReadOptions
-    from axial.errors import AxialError, CheckpointError, ConfigError, DataError, InputError
-    from axial.evaluation.evaluate import evaluate
-    from axial.evaluation.scoring import Evaluation
-    from axial.media.sheets import sheet
-    from axial.models.attention import AxialAttention
-    from axial.models.axial_transformer import AxialTransformer
-    from axial.models.config import ModelConfig
-    from axial.models.likelihood import bits, bits_per_dim, element_bits
-    from axial.sampling.complete import complete
-    from axial.sampling.draw import draw
-    from axial.sampling.extend import prolong
-    from axial.sampling.stream import stream
-    from axial.shape import DataShape
-    from axial.training.config import TrainConfig
-
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -56,40 +33,41 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "AxialAttention",
-    "AxialError",
-    "AxialTransformer",
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "DataShape",
-    "Evaluation",
-    "EvaluationBatches",
-    "InputError",
-    "ModelConfig",
-    "ReadOptions",
-    "Recipe",
-    "TrainConfig",
-    "TrainingBatches",
-    "bits",
-    "bits_per_dim",
-    "complete",
-    "draw",
-    "element_bits",
-    "evaluate",
-    "fingerprint",
-    "from_tensorflow",
-    "load",
-    "load_tensorflow",
-    "open_packed",
-    "pack",
-    "prolong",
-    "save",
-    "sheet",
-    "stream",
-    "train",
-]
+if TYPE_CHECKING:  # the same for type checkers, which do not run the code
+    from axial.api import train as train
+    from axial.checkpoints.model_folder import fingerprint as fingerprint
+    from axial.checkpoints.model_folder import load as load
+    from axial.checkpoints.model_folder import save as save
+    from axial.checkpoints.tensorflow import from_tensorflow as from_tensorflow
+    from axial.checkpoints.tensorflow import load_tensorflow as load_tensorflow
+    from axial.data.batches import EvaluationBatches as EvaluationBatches
+    from axial.data.batches import TrainingBatches as TrainingBatches
+    from axial.data.packed import open_packed as open_packed
+    from axial.data.packing import pack as pack
+    from axial.data.sources.options import ReadOptions as ReadOptions
+    from axial.errors import AxialError as AxialError
+    from axial.errors import CheckpointError as CheckpointError
+    from axial.errors import ConfigError as ConfigError
+    from axial.errors import DataError as DataError
+    from axial.errors import InputError as InputError
+    from axial.evaluation.evaluate import evaluate as evaluate
+    from axial.evaluation.scoring import Evaluation as Evaluation
+    from axial.media.sheets import sheet as sheet
+    from axial.models.attention import AxialAttention as AxialAttention
+    from axial.models.axial_transformer import AxialTransformer as AxialTransformer
+    from axial.models.config import ModelConfig as ModelConfig
+    from axial.models.likelihood import bits as bits
+    from axial.models.likelihood import bits_per_dim as bits_per_dim
+    from axial.models.likelihood import element_bits as element_bits
+    from axial.sampling.complete import complete as complete
+    from axial.sampling.draw import draw as draw
+    from axial.sampling.extend import prolong as prolong
+    from axial.sampling.stream import stream as stream
+    from axial.shape import DataShape as DataShape
+    from axial.training.config import Recipe as Recipe
+    from axial.training.config import TrainConfig as TrainConfig
+else:
+    __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
@@ -101,4 +79,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "presets", "__version__"]
+    return [*_HOME, "presets", "__version__"]

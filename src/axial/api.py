@@ -43,26 +43,30 @@ def train(
     """
     if steps is not None and max_minutes is not None:
         raise ConfigError(f"steps {steps} and max_minutes {max_minutes}: give one of them")
-    both = {"steps": steps, "max_minutes": max_minutes}
-    settings |= {name: value for name, value in both.items() if value is not None}
-    training, sizes = _sorted(settings)
-    name, preset = _named(recipe)
+    if steps is not None:
+        settings["steps"] = steps
+    if max_minutes is not None:
+        settings["max_minutes"] = max_minutes
+    ours, sizes = ({field.name for field in fields(kind)} for kind in (TrainConfig, Sizes))
+    for name in settings.keys() - ours - sizes:
+        raise ConfigError(f"as a setting {unknown_name(name, sorted(ours | sizes))}")
+    preset = preset_named(recipe) if isinstance(recipe, str) else recipe
     if resume:
         about = Run(out).about
-        name = name or about["preset"]
-        base = TrainConfig.from_json(about["training"])
-        if isinstance(preset, Recipe):
-            base = preset.training
+        name, base = about["preset"], TrainConfig.from_json(about["training"])
     elif preset is None:
         raise ConfigError(f"name a preset to train ({', '.join(PRESETS)}), or give a Recipe")
-    else:
-        base = preset.training if isinstance(preset, Recipe) else preset().training
+    if isinstance(preset, Recipe):
+        name, base = "recipe", preset.training
+    elif preset is not None:
+        name = getattr(preset, "__name__", "preset").replace("_", "-")
+        base = base if resume else preset().training
     plan = Plan(
         name=name,
         preset=preset,
         data=str(data) if isinstance(data, Path) else data,
-        training=replace(base, **training),
-        sizes=Sizes(**sizes),
+        training=replace(base, **{name: settings[name] for name in settings.keys() & ours}),
+        sizes=Sizes(**{name: settings[name] for name in settings.keys() & sizes}),
         init=init,
     )
     with ranks(None if device is None else str(device)) as team:
@@ -70,27 +74,3 @@ def train(
         with torch.random.fork_rng(devices):  # a call leaves the caller's generator as it was
             run, packed = open_run(plan, Path(out), team, resume=resume)
             return loop.train(run, packed, team)
-
-
-def _sorted(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the training, and sizes of the model; any other is refused."""
-    ours, sizes = ({field.name for field in fields(kind)} for kind in (TrainConfig, Sizes))
-    for name in settings:
-        if name not in ours | sizes:
-            raise ConfigError(f"as a setting {unknown_name(name, sorted(ours | sizes))}")
-    return (
-        {name: value for name, value in settings.items() if name in ours},
-        {name: value for name, value in settings.items() if name in sizes},
-    )
-
-
-def _named(
-    recipe: str | Callable[..., Recipe] | Recipe | None,
-) -> tuple[str, Callable[..., Recipe] | Recipe | None]:
-    """What a run calls its recipe, and the recipe."""
-    if recipe is None or isinstance(recipe, Recipe):
-        return "" if recipe is None else "recipe", recipe
-    if isinstance(recipe, str):
-        return recipe, preset_named(recipe)
-    own = (name for name, preset in PRESETS.items() if preset is recipe)
-    return next(own, getattr(recipe, "__name__", "preset")), recipe

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from axial.errors import ConfigError
-from axial.models.config import Inner, ModelConfig
+from axial.models.config import ModelConfig
 from axial.shape import DataShape
 from axial.training.config import Preset, Recipe, TrainConfig
 from axial.validation import unknown_name
@@ -24,34 +24,32 @@ _AUTHORS_DROPOUT: dict[str, Any] = {"dropout": 0.04, "encoder_dropout": 0.04}
 
 def imagenet32(data: DataShape = _PICTURE) -> Recipe:
     """The paper's ImageNet32 experiment; dropout is that of the authors' release."""
-    return Recipe(model=_paper(data, **_AUTHORS_DROPOUT), training=_authors(1e-4))
+    return _paper(data, 1e-4, **_AUTHORS_DROPOUT)
 
 
 def imagenet64(data: DataShape = _LARGE_PICTURE) -> Recipe:
     """The paper's ImageNet64 experiment."""
-    return Recipe(model=_paper(data), training=_authors(2e-4))
+    return _paper(data, 2e-4)
 
 
 def imagenet32_lstm(data: DataShape = _PICTURE) -> Recipe:
     """The paper's ImageNet32 experiment with an LSTM as inner decoder (table 2)."""
-    return Recipe(model=_paper(data, inner="lstm", **_AUTHORS_DROPOUT), training=_authors(1e-4))
+    return _paper(data, 1e-4, layers=(8, 8, 1), inner="lstm", **_AUTHORS_DROPOUT)
 
 
 def imagenet64_lstm(data: DataShape = _LARGE_PICTURE) -> Recipe:
     """The paper's ImageNet64 experiment with an LSTM as inner decoder (table 2)."""
-    return Recipe(model=_paper(data, inner="lstm"), training=_authors(2e-4))
+    return _paper(data, 2e-4, layers=(8, 8, 1), inner="lstm")
 
 
 def imagenet32_released(data: DataShape = _PICTURE) -> Recipe:
     """The ImageNet32 model the authors released: narrower than the paper's, and deeper inside."""
-    model = _sized(data, width=1536, layers=(8, 8, 8), **_AUTHORS_DROPOUT)
-    return Recipe(model=model, training=_authors(1e-4))
+    return _paper(data, 1e-4, width=1536, layers=(8, 8, 8), **_AUTHORS_DROPOUT)
 
 
 def imagenet64_released(data: DataShape = _LARGE_PICTURE) -> Recipe:
     """The ImageNet64 model the authors released: deeper inside than the paper's."""
-    model = _sized(data, width=2048, layers=(8, 8, 8))
-    return Recipe(model=model, training=_authors(2e-4))
+    return _paper(data, 2e-4, layers=(8, 8, 8))
 
 
 def bair(data: DataShape = _VIDEO) -> Recipe:
@@ -62,8 +60,9 @@ def bair(data: DataShape = _VIDEO) -> Recipe:
             f"bair stacks {_FRAMES} frames as channels, but the data has {found}: use clips of "
             f"{_FRAMES} frames, cut by --frames {_FRAMES} where they are longer"
         )
-    model = _paper(replace(data, frames=_FRAMES), given_channels=data.channels // _FRAMES)
-    return Recipe(model=model, training=_authors(2e-4), stack_frames=True)
+    given = data.channels // _FRAMES
+    recipe = _paper(replace(data, frames=_FRAMES), 2e-4, given_channels=given)
+    return replace(recipe, stack_frames=True)
 
 
 def cifar10(data: DataShape = _PICTURE) -> Recipe:
@@ -91,11 +90,11 @@ def cifar10_paper(data: DataShape = _PICTURE) -> Recipe:
     Half its layers, with heads of 128 as there; warm-up and averaging reach over as large a share
     of the steps.
     """
-    model = _sized(data, width=640, heads=5, layers=(4, 4, 2), **_AUTHORS_DROPOUT)
-    training = replace(
-        _authors(1e-4), steps=40_000, warmup=1000, ema=None, ema_warmup=True, hold_out="last"
+    recipe = _paper(data, 1e-4, width=640, heads=5, layers=(4, 4, 2), **_AUTHORS_DROPOUT)
+    shorter = replace(
+        recipe.training, steps=40_000, warmup=1000, ema=None, ema_warmup=True, hold_out="last"
     )
-    return Recipe(model=model, training=training)
+    return replace(recipe, training=shorter)
 
 
 def digits(data: DataShape = _DIGITS) -> Recipe:
@@ -127,9 +126,8 @@ def small(data: DataShape = _PICTURE) -> Recipe:
         validate_every=50,
         sample_every=250,
     )
-    return Recipe(
-        model=fitted(data, width=128, heads=4, rounds=1, inner_layers=2), training=training
-    )
+    model = fitted(data, width=128, heads=4, rounds=1, inner_layers=2)
+    return Recipe(model=model, training=training)
 
 
 def base(data: DataShape = _PICTURE) -> Recipe:
@@ -137,9 +135,8 @@ def base(data: DataShape = _PICTURE) -> Recipe:
     training = TrainConfig(
         steps=50_000, batch=128, learning_rate=1e-3, embeddings="smooth", warmup=500
     )
-    return Recipe(
-        model=fitted(data, width=512, heads=8, rounds=2, inner_layers=4), training=training
-    )
+    model = fitted(data, width=512, heads=8, rounds=2, inner_layers=4)
+    return Recipe(model=model, training=training)
 
 
 def large(data: DataShape = _PICTURE) -> Recipe:
@@ -147,9 +144,8 @@ def large(data: DataShape = _PICTURE) -> Recipe:
     training = TrainConfig(
         steps=200_000, batch=128, learning_rate=3e-4, embeddings="smooth", warmup=2000
     )
-    return Recipe(
-        model=fitted(data, width=1536, heads=16, rounds=4, inner_layers=8), training=training
-    )
+    model = fitted(data, width=1536, heads=16, rounds=4, inner_layers=8)
+    return Recipe(model=model, training=training)
 
 
 def fitted(
@@ -168,10 +164,29 @@ def fitted(
     return _sized(data, width=width, heads=heads, layers=layers, mlp_ratio=2, dropout=dropout)
 
 
-def _paper(data: DataShape, *, inner: Inner = "attention", **others: Any) -> ModelConfig:
-    """Section 4: hidden size 2048, 16 heads of 128, 8 encoder, 8 outer and 4 inner layers."""
-    layers = (8, 8, 1 if inner == "lstm" else 4)
-    return _sized(data, width=2048, layers=layers, inner=inner, **others)
+def _paper(data: DataShape, learning_rate: float, **sizes: Any) -> Recipe:
+    """Section 4: hidden size 2048, 16 heads of 128, 8 encoder, 8 outer and 4 inner layers.
+
+    The training is that which the authors released: Adam at a constant rate, weights averaged for
+    long.
+    """
+    training = TrainConfig(
+        steps=200_000,
+        batch=64,
+        learning_rate=learning_rate,
+        optimizer="adam",
+        beta2=0.999,
+        weight_decay=0.0,
+        schedule="constant",
+        warmup=5000,
+        ema=0.99995,
+        ema_warmup=False,
+        labels=False,
+        save_every=1000,
+        validate_every=2000,
+    )
+    sizes = {"width": 2048, "layers": (8, 8, 4), **sizes}
+    return Recipe(model=_sized(data, **sizes), training=training)
 
 
 def _sized(
@@ -190,25 +205,6 @@ def _sized(
         encoder_layers=encoder if data.channels > 1 else 0,
         decoder_layers=tuple(decoder),
         **others,
-    )
-
-
-def _authors(learning_rate: float) -> TrainConfig:
-    """The training the authors released: Adam at a constant rate, weights averaged for long."""
-    return TrainConfig(
-        steps=200_000,
-        batch=64,
-        learning_rate=learning_rate,
-        optimizer="adam",
-        beta2=0.999,
-        weight_decay=0.0,
-        schedule="constant",
-        warmup=5000,
-        ema=0.99995,
-        ema_warmup=False,
-        labels=False,
-        save_every=1000,
-        validate_every=2000,
     )
 
 

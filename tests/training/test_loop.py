@@ -19,12 +19,14 @@ from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
 from axial.errors import CheckpointError, TrainingError
 from axial.evaluation.scoring import score
+from axial.presets import digits
 from axial.system.ranks import Ranks
 from axial.training.hold_out import split
-from axial.training.loop import draw_some, train
+from axial.training.loop import train
 from axial.training.loss import SliceBits
 from axial.training.metrics import Metrics
 from axial.training.run_logger import RunLogger
+from axial.training.samples import draw_some
 from axial.training.start import create
 
 
@@ -259,13 +261,13 @@ def test_held_out_examples_are_never_trained_on(tmp_path):
 
 def test_readings_are_means_over_finite_steps():
     settings = TrainConfig(steps=9, batch=1, learning_rate=1.0, bad_steps=1)
-    readings = Metrics(10, settings, ALONE)
+    readings = Metrics(10, digits().model, settings, ALONE)
     for loss, norm in ((1.0, 4.0), (9.0, math.nan), (3.0, 8.0)):
         readings.add(torch.tensor([loss, norm]))
-    found = readings.read()
-    assert (found.loss, found.grad_norm, found.skipped) == (2.0, 6.0, (12,))
+    found, skipped = readings.read()
+    assert (found["loss"], found["grad_norm"], skipped) == (2.0, 6.0, [12])
     readings.add(torch.tensor([1.0, math.inf]))
-    assert math.isnan(readings.read().loss)
+    assert math.isnan(readings.read()[0]["loss"])
     readings.add(torch.tensor([1.0, math.inf]))
     with pytest.raises(TrainingError, match="step 15, 2 in a row"):
         readings.read()

@@ -25,7 +25,7 @@ from axial.models.config import Sizes
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
 from axial.training.loop import train
-from axial.training.start import _create, create, open_again
+from axial.training.start import create, open_again
 
 
 def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tmp_path):
@@ -141,6 +141,7 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
             tmp_path / ("x" * 300 + ".npy"),
         ],
         "does not split into 5 heads": ["digits", "--out", out, "--heads", 5],
+        "but not both": ["digits", "--out", out, "--steps", 300, "--max-minutes", 1],
         "steps is 0": ["digits", "--out", out, "--steps", 0],
         "leave some to train on": ["digits", "--out", out, "--validation", 2000],
         "bair stacks 16 frames": ["bair", "--out", out, "--data", "digits"],
@@ -176,7 +177,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused_before_a_folder_is_made(tmp_
     two = Ranks(rank=0, count=2, device=torch.device("cpu"))
     odd = replace(plan(), training=replace(plan().training, batch=7))
     with pytest.raises(DataError, match="batch 7 does not split over 2 ranks"):
-        _create(odd, tmp_path / "run", two)
+        create(odd, tmp_path / "run", two)
     assert not (tmp_path / "run").exists()
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from small_runs import ALONE, COMMON, plan, run_to_end
+from small_runs import ALONE, TINY, plan, run_to_end
 
 import axial
 from axial import ConfigError
 from axial.checkpoints.run_folder import Run
-from axial.training import loop, time_limit
+from axial.training import loop, samples, time_limit
 from axial.training.loop import train
 from axial.training.run_logger import RunLogger
 from axial.training.start import create
-from axial.training.time_limit import TimeLimit
+from axial.training.time_limit import Clock
 
 MINUTES = 0.2  # 12 seconds, by the clock of these tests
 
@@ -27,7 +27,7 @@ def clock(monkeypatch):
     Scoring takes 1 s, drawing 30 s. Its time does not depend on what else this one has to do.
     """
     found = SimpleNamespace(now=0.0, later=0.2, compiled=False, rates=[])
-    learn, score, draw = loop.Trainer.step, loop.score, loop.draw
+    learn, score, draw = loop.Trainer.step, loop.score, samples.draw
 
     def step(self, number, batch):
         found.now += 0.2 if number < 10 else found.later
@@ -45,11 +45,10 @@ def clock(monkeypatch):
         found.now += 30.0
         return draw(*words, **how)
 
-    for module in (loop, time_limit):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: found.now))
+    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: found.now))
     monkeypatch.setattr(loop.Trainer, "step", step)
     monkeypatch.setattr(loop, "score", scored)
-    monkeypatch.setattr(loop, "draw", drawn)
+    monkeypatch.setattr(samples, "draw", drawn)
     return found
 
 
@@ -84,6 +83,12 @@ def test_a_run_ends_on_time_whatever_its_pace_becomes(later, clock, tmp_path):
     assert [path.stat().st_mtime_ns for path in run.checkpoints()] == before
 
 
+def test_a_run_that_is_validated_only_at_its_end_is_not_late_either(clock, tmp_path):
+    run, packed = create(timed(validate_every=1000), tmp_path / "run", ALONE)
+    train(run, packed, ALONE)
+    assert 60 * MINUTES - 5 < run.newest()[0]["seconds"] < 60 * MINUTES + 0.01
+
+
 def test_a_resumed_run_has_what_is_left_of_its_time(clock, tmp_path, monkeypatch):
     run, packed = create(timed(steps=3), tmp_path / "run", ALONE)
     record = RunLogger.record
@@ -110,8 +115,8 @@ def test_a_resumed_run_has_what_is_left_of_its_time(clock, tmp_path, monkeypatch
 
 
 def test_ranks_agree_on_the_number_of_steps(tmp_path):
-    flags = [*COMMON, "--max-minutes", 0.03, "--log-every", 1000]
-    run_to_end("train", "digits", "--out", tmp_path / "run", *flags, ranks=2)
+    few = [*TINY, "--batch", 8, "--max-minutes", 0.03, "--log-every", 1000]
+    run_to_end("train", "digits", "--out", tmp_path / "run", *few, ranks=2)
     state = Run(tmp_path / "run").newest()[0]
     assert 0 < state["step"] == state["plan"]["steps"] < time_limit.UNKNOWN_STEPS
 
@@ -124,21 +129,22 @@ def test_everything_due_before_the_end_and_at_the_end_is_reserved_for(monkeypatc
     costs = {"validate_every": 5.0, "save_every": 2.0}
 
     def planned(step, left):
-        limit = TimeLimit(100.0, kept | {"costs": costs})
-        limit.plan(config, step, 100.0 - left)
-        return limit.steps
+        clock = Clock(100.0, used=100.0 - left, kept=kept | {"costs": costs}, validation=9)
+        clock.plan(config, step)
+        return clock.steps
 
     assert [planned(3, 7 + seconds) for seconds in (0, 0.9, 1, 7)] == [3, 3, 4, 10]
     assert [planned(3, 7 + seconds) for seconds in (8, 12.9, 13)] == [10, 10, 11]  # scored at 10
     assert [planned(10, 7 + seconds) for seconds in (0, 5.9, 6)] == [10, 10, 11]  # and to be yet
     assert planned(3, 7 + 22 + 5 + 5) == 25 and planned(3, -5.0) == 3
     assert [planned(3, 7 + 23 + 5 + 5 + saved) for saved in (0, 1.9, 2)] == [25, 25, 26]
-    limit = TimeLimit(100.0)
-    limit.plan(config, 1, 0.0)
-    assert (limit.steps, limit.due) == (time_limit.UNKNOWN_STEPS, 2)
+    clock = Clock(100.0, validation=6)
+    clock.plan(config, 1)
+    assert (clock.steps, clock.due) == (time_limit.UNKNOWN_STEPS, 2)
     now.time = 0.5
-    limit.plan(config, 2, 0.5)
-    assert (limit.steps, limit.due) == (2 + 199, 2 + 1 + 4)
+    clock.plan(config, 2)
+    # A validation counts as six steps until one was measured: 10, 20, ... and one at the end.
+    assert (clock.steps, clock.due) == (2 + 199 - 6 * 13, 2 + 1 + 4)
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), float("inf"), "4", True])

@@ -83,6 +83,8 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     flags = parse(TrainFlags, args, "train", default=default)
     if flags.resume is None and flags.preset is None:
         raise ConfigError("name a preset to train, or --resume a run")
+    if flags.training.max_minutes is not None and any(arg.startswith("--steps") for arg in args):
+        raise ConfigError("give --steps or --max-minutes, but not both")
     if (flags.resume is None) == (flags.out is None):
         raise ConfigError("give --out DIR for a new run, or --resume DIR, but not both")
     return flags

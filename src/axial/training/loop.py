@@ -2,47 +2,36 @@
 
 import math
 import sys
-import time
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from axial.checkpoints.model_folder import fingerprint, is_model, load, save
 from axial.checkpoints.run_folder import Run, Writer
-from axial.data.batches import Indices, TrainingBatches
+from axial.data.batches import TrainingBatches
 from axial.data.packed import Packed
 from axial.errors import CheckpointError, TrainingError, is_out_of_memory
 from axial.evaluation.scoring import score
 from axial.media.curves import write_curve
-from axial.media.sheets import write_sheet
-from axial.models.causal import given as always_given
-from axial.models.families import (
-    model_from_weights,
-    model_of_shapes,
-    new_model,
-    read_config,
-)
+from axial.models.families import model_from_weights, model_of_shapes, new_model, read_config
 from axial.models.protocol import Model
-from axial.sampling.draw import draw
 from axial.system.ranks import Ranks, stopping
 from axial.training.config import TrainConfig
 from axial.training.hold_out import split
-from axial.training.metrics import Metrics, Throughput
+from axial.training.metrics import Metrics
 from axial.training.parallel import Parallel
 from axial.training.run_logger import RunLogger
+from axial.training.samples import draw_sheet
 from axial.training.schedule import learning_rate
 from axial.training.tensorboard import EventFile
-from axial.training.time_limit import UNKNOWN_STEPS, TimeLimit
+from axial.training.time_limit import UNKNOWN_STEPS, Clock
 from axial.training.trainer import Trainer
 
 _FAILED = 1000  # beyond every signal
-_PICTURES = 16
-"""Pictures of a sheet of samples; where there are classes, up to four of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +75,7 @@ def train(
             ranks.on_rank0(lambda: stack.enter_context(run.locked()))
             ranks.on_rank0(run.clean)
             loop = _Loop(run, packed, ranks, parallel)
-            loop.watch = stack.enter_context(_watch(run, loop, tensorboard=tensorboard))
+            loop.watch = stack.enter_context(loop.logger(tensorboard=tensorboard))
             loop.writer = stack.enter_context(Writer())
             for doubt in _doubts(loop.config):
                 loop.watch.say(doubt)
@@ -131,19 +120,6 @@ def _doubts(config: TrainConfig) -> list[str]:
     return found
 
 
-def _watch(run: Run, loop: "_Loop", *, tensorboard: bool) -> RunLogger:
-    """Only rank 0 writes and prints."""
-    steps = loop.planned
-
-    def create() -> RunLogger:
-        run.rewind_log(loop.step)
-        folder = run.folder / "tensorboard"
-        events = EventFile(folder) if tensorboard or folder.is_dir() else None
-        return RunLogger(run.log_path, steps=steps, first=loop.step, events=events)
-
-    return loop.ranks.on_rank0(create) or RunLogger(None, steps=steps, first=loop.step)
-
-
 class _Loop:
     """One call of `train`; `state` is what a checkpoint keeps beside tensors and step."""
 
@@ -157,6 +133,7 @@ class _Loop:
         count = self.config.held_out(len(packed))
         self.kept, self.held_out = split(len(packed), count, self.config.hold_out)
         self.step = 0
+        self.signal: int | None = None
         self.state: dict[str, Any] = {"best": None, "best_step": None, "seconds": 0.0}
         self.state |= {"skipped": 0, "bad_in_a_row": 0, "plan": None}
         found = run.newest()
@@ -164,22 +141,17 @@ class _Loop:
         self.trainer = Trainer(model, self.config, ranks, parallel=parallel)
         if found is not None:
             self._resume(*found)
-        self.limit = None
-        if self.config.max_minutes is not None:
-            self.limit = TimeLimit(60 * self.config.max_minutes, self.state["plan"])
-            self._set_steps(self.limit.steps)
-        self._start_clock()
-        self.metrics = Metrics(self.step, self.config, ranks, self.state["bad_in_a_row"])
-        self.signal: int | None = None
-
-    def _start_clock(self) -> None:
-        """Count training time from now on, beyond what the run has used already."""
-        self.began = time.monotonic() - self.state["seconds"]
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds of training so far, without samples and the first step of each process."""
-        return time.monotonic() - self.began
+        minutes = self.config.max_minutes
+        self.clock = Clock(
+            None if minutes is None else 60 * minutes,
+            used=self.state["seconds"],
+            kept=self.state["plan"],
+            validation=len(self.held_out) * len(model.slices) / self.config.batch,
+        )
+        if minutes is not None:
+            self._set_steps(self.clock.steps)
+        bad = self.state["bad_in_a_row"]
+        self.metrics = Metrics(self.step, self.model_config, self.config, ranks, bad)
 
     @property
     def planned(self) -> int | None:
@@ -195,6 +167,19 @@ class _Loop:
         """How it stands."""
         kept = {name: self.state[name] for name in ("best", "best_step", "skipped")}
         return Outcome(step=self.step, signal=self.signal, **kept)
+
+    def logger(self, *, tensorboard: bool) -> RunLogger:
+        """What watches the run; only rank 0 writes and prints."""
+
+        def create() -> RunLogger:
+            self.run.rewind_log(self.step)
+            folder = self.run.folder / "tensorboard"
+            events = EventFile(folder) if tensorboard or folder.is_dir() else None
+            log = self.run.log_path
+            return RunLogger(log, steps=self.planned, first=self.step, events=events)
+
+        quiet = RunLogger(None, steps=self.planned, first=self.step)
+        return self.ranks.on_rank0(create) or quiet
 
     def _new_model(self) -> Model:
         """Weights of the run's seed, or those of the model it starts from."""
@@ -222,8 +207,7 @@ class _Loop:
         try:
             self.trainer.load_state(tensors)
             self.step = state["step"]
-            state = {"bad_in_a_row": 0, "plan": None} | state  # older runs did not keep them
-            self.state = {name: state[name] for name in self.state}
+            self.state |= {name: state[name] for name in self.state.keys() & state.keys()}
         except (CheckpointError, KeyError) as error:
             raise CheckpointError(
                 f"{folder}: {error}; remove it to resume from the one before"
@@ -244,7 +228,7 @@ class _Loop:
         sheet = self._sheet()  # what ended the run may have come before it
         if sheet and self.ranks.any(self.ranks.is_rank0 and not (self.run.folder / sheet).exists()):
             self._sample(self.trainer.ema_model(), sheet)
-        self.throughput = Throughput(self.model_config, config, self.ranks, self.step)
+        self.metrics.restart()
         first = self.step
         with closing(batches.stream(first)) as stream:
             while self.step < self.config.steps and self.signal is None:
@@ -252,33 +236,29 @@ class _Loop:
                 self.step += 1
                 if self.step == first + 1:
                     self._wait_for_device()
-                    self._start_clock()
+                    self.clock.start()
                 self.signal = self._agreed(asked)
                 self._plan()
                 if self._look():
-                    self.throughput.restart(self.step)
-                    if self.limit:
-                        self.limit.restart(self.step)
+                    self.metrics.restart()
+                    self.clock.restart(self.step)
         self.ranks.on_rank0(self.writer.wait)
 
     def _plan(self) -> None:
         """Estimate anew how many steps the time allows; rank 0 decides for all."""
-        limit, step = self.limit, self.step
-        if limit is None or (step < limit.due and step % self.config.log_every):
+        clock, step = self.clock, self.step
+        if clock.limit is None or (step < clock.due and step % self.config.log_every):
             return
         self._wait_for_device()
-        limit.plan(self.config, step, self.elapsed)
-        decided = self.ranks.broadcast(torch.tensor([limit.steps, limit.due]))
-        limit.steps, limit.due = decided.tolist()
-        self._set_steps(limit.steps)
+        clock.plan(self.config, step)
+        decided = self.ranks.broadcast(torch.tensor([clock.steps, clock.due]))
+        clock.steps, clock.due = decided.tolist()
+        self._set_steps(clock.steps)
         self.watch.steps = self.planned
 
     def _wait_for_device(self) -> None:
         if self.ranks.device.type == "cuda":
             torch.cuda.synchronize(self.ranks.device)
-
-    def _measuring(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext() if self.limit is None else self.limit.measuring(name)
 
     def _agreed(self, asked: list[int]) -> int | None:
         """The signal that any rank was sent; if nothing more can be saved, all end."""
@@ -301,15 +281,14 @@ class _Loop:
             return False
         self._log()
         if validates:
-            with self._measuring("validate_every"):
+            with self.clock.measuring("validate_every"):
                 self._validate()
         if saves:
-            with self._measuring("save_every"):
+            with self.clock.measuring("save_every"):
                 self._save()
         if sheet and self.signal is None:
-            start = time.monotonic()
-            self._sample(self.trainer.ema_model(), sheet)
-            self.began += time.monotonic() - start  # drawing is not training
+            with self.clock.stopped():  # drawing is not training
+                self._sample(self.trainer.ema_model(), sheet)
         return True
 
     def _sheet(self) -> Path | None:
@@ -319,20 +298,18 @@ class _Loop:
         return Path("samples") / f"step-{step:08d}.png" if due else None
 
     def _log(self) -> None:
-        found = self.metrics.read()
-        speed = self.throughput.measure(self.step)
-        for step in found.skipped:
+        facts, skipped = self.metrics.read()
+        for step in skipped:
             self.watch.record(step, skipped=True)
             self.watch.say(f"step {step:,}: the loss or its gradient is not finite; skipped")
-        self.state["skipped"] += len(found.skipped)
+        self.state["skipped"] += len(skipped)
         self.state["bad_in_a_row"] = self.metrics.bad_in_a_row
-        self.state["seconds"] = round(self.elapsed, 3)
-        rate = learning_rate(self.config, self.step - 1)
-        facts = {"loss": found.loss, "grad_norm": found.grad_norm, "learning_rate": rate, **speed}
+        self.state["seconds"] = round(self.clock.elapsed, 3)
+        facts["learning_rate"] = learning_rate(self.config, self.step - 1)
         self.watch.record(self.step, **facts, seconds=self.state["seconds"])
-        text = f"{found.loss:.4f} bits/dim  {speed['examples_per_second']:,.1f} examples/s"
-        if "mfu" in speed:
-            text += f"  {speed['teraflops']:.0f} TFLOP/s ({speed['mfu']:.0%} of peak)"
+        text = f"{facts['loss']:.4f} bits/dim  {facts['examples_per_second']:,.1f} examples/s"
+        if "mfu" in facts:
+            text += f"  {facts['teraflops']:.0f} TFLOP/s ({facts['mfu']:.0%} of peak)"
         self.watch.progress(self.step, text)
 
     def _validate(self) -> None:
@@ -362,8 +339,8 @@ class _Loop:
 
     def _save(self) -> None:
         tensors = self.trainer.state()
-        self.state["seconds"] = round(self.elapsed, 3)  # scoring since the last line counts
-        self.state["plan"] = self.limit.kept if self.limit else None
+        self.state["seconds"] = round(self.clock.elapsed, 3)  # scoring since the last line counts
+        self.state["plan"] = self.clock.kept
         if self.ranks.is_rank0:
             self.writer.do(
                 self.run.save,
@@ -374,16 +351,9 @@ class _Loop:
             )
 
     def _sample(self, model: Model, name: Path) -> None:
-        x = draw_some(model, self.packed, self.held_out, self.ranks)
+        path = self.run.folder / name
+        draw_sheet(path, model, self.packed, self.held_out, self.ranks)
         if self.ranks.is_rank0:
-            path = self.run.folder / name
-            path.parent.mkdir(exist_ok=True)
-            classes = self.model_config.classes
-            columns = classes if 1 < classes <= _PICTURES else None
-            shape, known = self.model_config.data, always_given(self.model_config).numpy()
-            how = {"values": shape.values, "frames": shape.stacked_frames}
-            kept = known if known.any() else None
-            write_sheet(path, x.cpu().numpy(), columns=columns, kept=kept, **how)
             self.watch.picture(self.step, path)
 
     def finish(self) -> None:
@@ -407,28 +377,3 @@ def _write_model(run: Run, model: Model) -> None:
         save(model, run.folder)
     except CheckpointError as error:
         raise run.unwritable(run.folder, error.__cause__ or error) from error
-
-
-def draw_some(model: Model, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
-    """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
-    config = model.config
-    count = max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))
-    mine = ranks.share(count)
-    out = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=ranks.device)
-    label = torch.arange(count) % config.classes if config.classes else None
-    known = None
-    if config.given_channels or config.given_steps:
-        chosen = np.resize(examples if len(examples) else np.arange(len(packed)), count)
-        known = torch.from_numpy(packed.rows(chosen).astype(np.int64))
-        known[:, ~always_given(config)] = -1
-        if config.classes and packed.labels is not None:
-            label = torch.from_numpy(packed.labels[chosen])
-    if mine.start < mine.stop:  # there may be more ranks than pictures
-        out[mine] = draw(
-            model,
-            mine.stop - mine.start,
-            first=mine.start,
-            given=None if known is None else known[mine],
-            label=None if label is None else label[mine],
-        )
-    return ranks.sum(out)

@@ -3,7 +3,6 @@
 import math
 import statistics
 import time
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,37 +16,40 @@ from axial.training.config import TrainConfig
 _MATRIX, _REPEATS = 8192, 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Means:
-    """Over the steps since the last reading; those that were not finite are left out."""
-
-    loss: float
-    """Bits/dim."""
-    grad_norm: float
-    """Gradient norm before clipping."""
-    skipped: tuple[int, ...]
-    """Steps that were not finite."""
-
-
 class Metrics:
     """Losses and gradient norms of the last steps, read all at once: waiting costs time."""
 
     def __init__(
-        self, first: int, config: TrainConfig, ranks: Ranks, bad_in_a_row: int = 0
+        self,
+        first: int,
+        model: ModelConfig,
+        config: TrainConfig,
+        ranks: Ranks,
+        bad_in_a_row: int = 0,
     ) -> None:
-        self._done = first
-        self._allowed = config.bad_steps
-        self._ranks = ranks
+        self._done, self._config, self._ranks = first, config, ranks
         self._waiting: list[Tensor] = []
+        self._flops = training_flops(model) * config.batch / ranks.count
+        self._peak = matrix_peak(ranks.device)
         self.bad_in_a_row = bad_in_a_row
+        self.restart()
 
     def add(self, reading: Tensor) -> None:
         """Keep the loss and the gradient norm of one more step."""
         self._waiting.append(reading)
 
-    def read(self) -> Means:
-        """Averages over steps and ranks; too many bad steps in a row end the run."""
+    def restart(self) -> None:
+        """Time the steps from now on."""
+        self._since = time.monotonic()
+
+    def read(self) -> tuple[dict[str, float], list[int]]:
+        """Means over ranks and steps since the last reading, for the log; and the steps left out.
+
+        Those were not finite; too many in a row end the run. The throughput is that since
+        `restart`, on a GPU with MFU, of the measured matrix peak.
+        """
         found = self._ranks.sum(torch.stack(self._waiting)) / self._ranks.count
+        each = (time.monotonic() - self._since) / len(self._waiting)
         first, self._done = self._done, self._done + len(self._waiting)
         self._waiting = []
         good, skipped = [], []
@@ -58,37 +60,18 @@ class Metrics:
                 continue
             skipped.append(step)
             self.bad_in_a_row += 1
-            if self.bad_in_a_row > self._allowed:
+            if self.bad_in_a_row > self._config.bad_steps:
                 raise TrainingError(
                     f"the loss or its gradient is not finite at step {step:,}, "
                     f"{self.bad_in_a_row} in a row; they changed no weights: start anew with a "
                     f"lower --learning-rate, or look at the data"
                 )
         loss, norm = map(statistics.fmean, zip(*(good or [(math.nan, math.nan)]), strict=True))
-        return Means(loss=loss, grad_norm=norm, skipped=tuple(skipped))
-
-
-class Throughput:
-    """Examples and operations a second, of the steps alone."""
-
-    def __init__(self, model: ModelConfig, config: TrainConfig, ranks: Ranks, step: int) -> None:
-        self._batch = config.batch
-        self._flops = training_flops(model) * config.batch / ranks.count
-        self._peak = matrix_peak(ranks.device)
-        self.restart(step)
-
-    def restart(self, step: int) -> None:
-        """Start counting, at this step and from now on."""
-        self._step, self._time = step, time.monotonic()
-
-    def measure(self, step: int) -> dict[str, float]:
-        """Since the last start, for the log; on a GPU with MFU, of the measured matrix peak."""
-        each = (time.monotonic() - self._time) / max(1, step - self._step)
-        found = {"examples_per_second": self._batch / each}
+        facts = {"loss": loss, "grad_norm": norm, "examples_per_second": self._config.batch / each}
         if self._peak:
-            found["teraflops"] = self._flops / each / 1e12
-            found["mfu"] = self._flops / each / self._peak
-        return found
+            facts["teraflops"] = self._flops / each / 1e12
+            facts["mfu"] = self._flops / each / self._peak
+        return facts, skipped
 
 
 def matrix_peak(device: torch.device) -> float | None:

@@ -1,6 +1,7 @@
 """Create a run folder from a preset, data and settings, or open one to resume it."""
 
 import errno
+import json
 import os
 import platform
 import sys
@@ -63,11 +64,12 @@ class Plan:
 
 
 def open_run(plan: Plan, folder: Path, ranks: Ranks, *, resume: bool = False) -> tuple[Run, Packed]:
-    """Create a run or open one to resume it, and say on standard error what it is."""
-    if resume:
-        run, packed = ranks.rank0_first(lambda: _resume(folder, plan, ranks))
-    else:
-        run, packed = create(plan, folder, ranks)
+    """Create a run or open one to resume it, and say on standard error what it is.
+
+    Every rank calls it; rank 0 writes. The folder must be one that all can see.
+    """
+    how = _resume if resume else create
+    run, packed = ranks.rank0_first(lambda: how(plan, folder, ranks))
     if ranks.is_rank0:
         with suppress(OSError):  # a run needs no one who listens
             print(run, file=sys.stderr)
@@ -75,29 +77,13 @@ def open_run(plan: Plan, folder: Path, ranks: Ranks, *, resume: bool = False) ->
 
 
 def create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
-    """Create the folder of a new run; on an error nothing of it stays.
+    """Make the run on rank 0, beside its place, or inside if that is there, and open it on all.
 
-    Every rank calls it; rank 0 writes. The folder must be one that all can see.
+    An error leaves nothing of it.
     """
-    return ranks.rank0_first(lambda: _create(plan, out, ranks) if ranks.is_rank0 else _join(out))
-
-
-def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
-    """Make the run beside its place, or inside if that is there; an error leaves nothing."""
     try:
-        place = out.resolve()
-        within = place if place.is_dir() else place.parent  # the same disk in either case
-        if any([remove_dead(place, within=folder) for folder in (place, place.parent)]):
-            raise BlockingIOError
-        check_free(out)
-        check_share(plan.training.batch, ranks.rank, ranks.count)
-        with folders_above(place), scratch_folder(place, within=within, alone=True) as scratch:
-            packed = _open(plan, scratch, out)
-            packed.check()  # what run.json says of the data is true of what is trained on
-            model, packed, start = _model(plan, packed)
-            plan.training.held_out(len(packed))
-            write_run(scratch, _about(plan, packed, model, start, scratch))
-            _move(scratch, place)
+        if ranks.is_rank0:
+            _write(plan, out, ranks)
     except BlockingIOError as error:
         raise ConfigError(
             f"{out}: another process is starting a run here; wait for it, or choose another --out"
@@ -107,7 +93,24 @@ def _create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
         raise ConfigError(
             f"{out}: cannot be made ({error.strerror or error}); choose another --out"
         ) from error
-    return _join(out)
+    run = Run(out)
+    return run, open_again(run)
+
+
+def _write(plan: Plan, out: Path, ranks: Ranks) -> None:
+    place = out.resolve()
+    within = place if place.is_dir() else place.parent  # the same disk in either case
+    if any([remove_dead(place, within=folder) for folder in (place, place.parent)]):
+        raise BlockingIOError
+    check_free(out)
+    check_share(plan.training.batch, ranks.rank, ranks.count)
+    with folders_above(place), scratch_folder(place, within=within, alone=True) as scratch:
+        packed = _open(plan, scratch, out)
+        packed.check()  # what run.json says of the data is true of what is trained on
+        model, packed, start = _model(plan, packed)
+        plan.training.held_out(len(packed))
+        write_run(scratch, _about(plan, packed, model, start, scratch))
+        _move(scratch, place)
 
 
 def _move(scratch: Path, place: Path) -> None:
@@ -122,15 +125,11 @@ def _move(scratch: Path, place: Path) -> None:
             part.rename(place / part.name)
 
 
-def _join(out: Path) -> tuple[Run, Packed]:
-    run = Run(out)
-    return run, open_again(run)
-
-
-def _resume(folder: Path, plan: Plan, ranks: Ranks) -> tuple[Run, Packed]:
+def _resume(plan: Plan, folder: Path, ranks: Ranks) -> tuple[Run, Packed]:
     """Open a run to resume it, as it was started; the plan says nothing else."""
     run = Run(folder)
-    _check_same(run, plan, ranks)
+    _check_same(run, plan)
+    check_share(plan.training.batch, ranks.rank, ranks.count)
     data = plan.data
     packed = open_again(run, data if isinstance(data, str) else None)
     if not (data is None or isinstance(data, str) or is_packed_as(data, packed)):
@@ -163,34 +162,26 @@ def open_again(run: Run, data: str | None = None) -> Packed:
     return packed
 
 
-def _check_same(run: Run, plan: Plan, ranks: Ranks) -> None:
+def _check_same(run: Run, plan: Plan) -> None:
     """Refuse to resume with settings other than the run's own."""
     about, data = run.about, run.about["data"]
-    training = TrainConfig.from_json(about["training"]).to_json()  # with what came later
-    model = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(read_config(about)).items()
-    }
-    own = training | model | data["reading"]
-    own |= {"preset": about["preset"], "stack_frames": data["stack_frames"]}
+    own = asdict(TrainConfig.from_json(about["training"])) | asdict(read_config(about))
+    own |= data["reading"] | {"preset": about["preset"], "stack_frames": data["stack_frames"]}
     own["init"] = (about["init"] or {}).get("folder")
-    wanted: dict[str, Any] = plan.training.to_json() | plan.sizes.given
+    wanted = asdict(plan.training) | plan.sizes.given | plan.reading.given | {"preset": plan.name}
     if isinstance(plan.preset, Recipe):
-        wanted |= plan.sizes.applied(plan.preset.model).to_json()
-    wanted |= plan.reading.given
-    wanted["preset"] = plan.name
+        wanted |= asdict(plan.sizes.applied(plan.preset.model))
     if plan.stack_frames:
         wanted["stack_frames"] = True
     if plan.init is not None:
         wanted["init"] = _place(plan.init)
+    own, wanted = (json.loads(json.dumps(each)) for each in (own, wanted))  # tuples are lists
     for name, value in wanted.items():
-        value = list(value) if isinstance(value, tuple) else value
         if value != own.get(name):
             raise ConfigError(
                 f"{run.folder}: was started with {name} {own.get(name)}, not {value}; leave it "
                 f"out, or start a new run with --init {run.folder}"
             )
-    check_share(plan.training.batch, ranks.rank, ranks.count)
 
 
 def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
@@ -214,27 +205,7 @@ def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
 def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, Any] | None]:
     """What is trained, the data as it takes it, and what it starts from."""
     if plan.init is not None:
-        for name in plan.sizes.given.keys() - {"dropout", "encoder_dropout"}:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {plan.sizes.given[name]}: with --init the sizes are "
-                f"those of {plan.init}; leave it out"
-            )
-        model = load(plan.init)
-        if model.config.classes and not plan.training.labels:
-            raise ConfigError(
-                f"{plan.init}: is conditioned on labels, and this training goes without; give "
-                f"--labels, or leave --init out"
-            )
-        if plan.training.labels and packed.shape.classes and not model.config.classes:
-            raise ConfigError(
-                f"{plan.init}: is not conditioned on labels, and this training would be; give "
-                f"--no-labels, or leave --init out"
-            )
-        start = {"folder": _place(plan.init), "fingerprint": fingerprint(model)}
-        config = replace(model.config, **plan.sizes.given)
-        if isinstance(plan.preset, Recipe):
-            _check_recipe(plan.preset.model, config, plan.init)
-        return config, conform(packed, config.data, class_names(plan.init)), start
+        return _model_to_tune(plan, plan.init, packed)
     if isinstance(plan.preset, Recipe):
         config = plan.sizes.applied(plan.preset.model)
         return config, conform(packed, config.data), None
@@ -243,15 +214,32 @@ def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, A
     return plan.sizes.applied(plan.preset(shape).model), packed, None
 
 
-def _check_recipe(wanted: ModelConfig, found: ModelConfig, init: Path | str) -> None:
-    """Refuse a recipe whose model is not the one to start from, dropout aside."""
-    for name, value in asdict(wanted).items():
-        own = getattr(found, name)
-        if "dropout" not in name and value != own:
+def _model_to_tune(
+    plan: Plan, init: Path | str, packed: Packed
+) -> tuple[ModelConfig, Packed, dict[str, Any]]:
+    """As above, of a run that starts from a checkpoint: its sizes are the run's, dropout aside."""
+    model = load(init)
+    config, labels = model.config, plan.training.labels
+    if config.classes and not labels:
+        raise ConfigError(
+            f"{init}: is conditioned on labels, and this training goes without; give --labels, or "
+            f"leave --init out"
+        )
+    if labels and packed.shape.classes and not config.classes:
+        raise ConfigError(
+            f"{init}: is not conditioned on labels, and this training would be; give --no-labels, "
+            f"or leave --init out"
+        )
+    wanted = asdict(plan.preset.model) if isinstance(plan.preset, Recipe) else {}
+    for name, value in (wanted | plan.sizes.given).items():
+        if "dropout" not in name and value != getattr(config, name):
             raise ConfigError(
-                f"{init}: has {name} {own}, but the recipe's model {value}; give a recipe of the "
-                f"same model, or a preset"
+                f"{init}: has {name} {getattr(config, name)}, not {value}; with --init the sizes "
+                f"are those of the model to start from: leave --{name.replace('_', '-')} out"
             )
+    start = {"folder": _place(init), "fingerprint": fingerprint(model)}
+    dropout = {name: value for name, value in plan.sizes.given.items() if "dropout" in name}
+    return replace(config, **dropout), conform(packed, config.data, class_names(init)), start
 
 
 def _place(checkpoint: Path | str) -> str:

@@ -70,9 +70,8 @@ class Trainer:
         made = {value: own for each in self.optimizers for value, own in each.state.items()}
         self.moments = {name: made[value] for name, value in self.local.items()}
         self.updates = [own["step"] for own in self.moments.values() if "step" in own]
-        self.rate, self.ema_weight = torch.zeros(
-            2, device=ranks.device, dtype=torch.float32
-        ).unbind()
+        zeros = torch.zeros(2, device=ranks.device, dtype=torch.float32)
+        self.rate, self.ema_weight = zeros.unbind()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.rate
@@ -145,7 +144,8 @@ class Trainer:
                 torch.autograd.backward(loss)
             total += loss.detach()
         norm = self.update()
-        self.update_ema()
+        weights = [value.detach() for value in self.local.values()]
+        update_ema([*self.ema.values()], weights, self.ema_weight)
         return torch.stack([total, norm])
 
     def loss(self, x: Tensor, channel: Tensor, label: Tensor | None) -> Float[Tensor, ""]:
@@ -175,10 +175,8 @@ class Trainer:
         )
         if self.sharded:
             norm = self.ranks.sum(norm.square()).sqrt()
-        scale, bad = (
-            (norm / self.config.grad_clip).clamp(min=1.0).float(),
-            (~norm.isfinite()).float(),
-        )
+        scale = (norm / self.config.grad_clip).clamp(min=1.0).float()
+        bad = (~norm.isfinite()).float()
         recording = self.ranks.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         optimizer: Any
         for optimizer in self.optimizers:
@@ -190,11 +188,6 @@ class Trainer:
         for name, parameter in self.parameters.items():
             parameter.grad = self.local[name].grad = None
         return norm
-
-    def update_ema(self) -> None:
-        """Move the EMA towards the weights."""
-        weights = [value.detach() for value in self.local.values()]
-        update_ema([*self.ema.values()], weights, self.ema_weight)
 
     def ema_model(self) -> Model:
         """The model with the EMA weights, whole on every rank; it shares their memory."""

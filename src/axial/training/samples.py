@@ -1,0 +1,60 @@
+"""Sheets of samples that a run draws on its way and at its end."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from axial.data.batches import Indices
+from axial.data.packed import Packed
+from axial.media.sheets import write_sheet
+from axial.models.causal import given as always_given
+from axial.models.protocol import Model
+from axial.sampling.draw import draw
+from axial.system.ranks import Ranks
+
+_PICTURES = 16
+"""Pictures of a sheet; where there are classes, up to four of each."""
+
+
+def draw_sheet(path: Path, model: Model, packed: Packed, examples: Indices, ranks: Ranks) -> None:
+    """Draw a sheet on all ranks and write it on rank 0; a column for each class."""
+    x = draw_some(model, packed, examples, ranks)
+    if not ranks.is_rank0:
+        return
+    path.parent.mkdir(exist_ok=True)
+    config, known = model.config, always_given(model.config).numpy()
+    write_sheet(
+        path,
+        x.cpu().numpy(),
+        columns=config.classes if 1 < config.classes <= _PICTURES else None,
+        kept=known if known.any() else None,
+        values=config.values,
+        frames=config.data.stacked_frames,
+    )
+
+
+def draw_some(model: Model, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
+    """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
+    config = model.config
+    count = max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))
+    mine = ranks.share(count)
+    out = torch.zeros(count, *config.axes, config.channels, dtype=torch.long, device=ranks.device)
+    label = torch.arange(count) % config.classes if config.classes else None
+    known = None
+    if config.given_channels or config.given_steps:
+        chosen = np.resize(examples if len(examples) else np.arange(len(packed)), count)
+        known = torch.from_numpy(packed.rows(chosen).astype(np.int64))
+        known[:, ~always_given(config)] = -1
+        if config.classes and packed.labels is not None:
+            label = torch.from_numpy(packed.labels[chosen])
+    if mine.start < mine.stop:  # there may be more ranks than pictures
+        out[mine] = draw(
+            model,
+            mine.stop - mine.start,
+            first=mine.start,
+            given=None if known is None else known[mine],
+            label=None if label is None else label[mine],
+        )
+    return ranks.sum(out)
