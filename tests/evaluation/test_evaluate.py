@@ -364,7 +364,7 @@ def test_two_ranks_find_bit_for_bit_what_one_finds(run, digits, tmp_path, capsys
 
 def test_two_ranks_tell_once_what_only_the_main_one_meets(run, digits, tmp_path):
     data = ["--data", digits.path, "--device", "cpu", "--limit", "8"]
-    line = "axial: {}: is no part of an evaluation"
+    line = "axial: {}: damaged or cut short"
     (tmp_path / "r.json.partial").write_text("another's")
     ended = both_ranks("evaluate", run, *data, "--json", tmp_path / "r.json")
     (status, _, said), (other, _, nothing) = ended

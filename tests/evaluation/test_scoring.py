@@ -10,10 +10,11 @@ import pytest
 import torch
 from conftest import VARIANTS, config, random_input, tiny_model
 from packed_arrays import whole, write_test_set
-from safetensors.numpy import save_file
+from safetensors import safe_open
+from safetensors.numpy import save
 
 import axial.evaluation.scoring
-from axial import ConfigError, DataError, InputError, bits, element_bits, evaluate
+from axial import AxialError, ConfigError, DataError, InputError, bits, element_bits, evaluate
 from axial.data.packed import open_packed
 
 COUNT = 23
@@ -306,12 +307,14 @@ def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path,
         with pytest.raises(DataError, match=f"partial: is part of an evaluation {message}"):
             evaluate(*args, resume=str(partial), **how)
         assert partial.read_bytes() == kept
-    partial.write_bytes(kept[:-40])
-    with pytest.raises(DataError, match="is no part of an evaluation"):
-        evaluate(model, packed, resume=partial)
-    save_file({"table": np.zeros((99, 6))}, partial)
-    with pytest.raises(DataError, match="is no part of an evaluation"):
-        evaluate(model, packed, resume=partial)
+    with safe_open(partial, "numpy") as file:
+        key, table = file.metadata(), file.get_tensor("table")
+    harms = [kept[:-40], kept[:-1] + bytes([kept[-1] ^ 1]), save({"table": table})]
+    harms += [save({"table": table}, metadata=key | {"checksum": "0"})]
+    for harm in harms:
+        partial.write_bytes(harm)
+        with pytest.raises(AxialError, match=r"partial: .*; remove it or use another file$"):
+            evaluate(model, packed, resume=partial)
 
 
 def test_whose_a_partial_file_is_is_known_even_if_nobody_asks(packed_for, tmp_path, monkeypatch):
@@ -348,6 +351,3 @@ def test_a_gpu_finds_what_the_cpu_finds(packed_for):
     low = evaluate(model, packed, precision="bfloat16")
     assert 0 < abs(low.bits_per_dim - reference.bits_per_dim) < 0.05
     assert "bfloat16" in str(low)
-
-
-# The command

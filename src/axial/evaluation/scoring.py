@@ -9,19 +9,20 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.torch import save
 from torch import Tensor
 
 from axial.checkpoints.model_folder import fingerprint
+from axial.checkpoints.tensors import hash_tensors, read_tensors
 from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.data.compatibility import conform
 from axial.data.description import Description
@@ -163,10 +164,10 @@ def score(
         raise ConfigError("this model is kept in float64, not to be computed in bfloat16")
     computed = dtype if precision == "float32" else precision
     work = _Work(packed, index, model.config, ranks, batch)
-    if resume:
-        work.partial = _Partial(Path(resume), _key(str(mark), packed, index, computed))
+    key = _key(str(mark), packed, index, computed)
+    file = _Partial(Path(resume), key) if resume else None
     with torch.autocast(ranks.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        table = work.score(model, progress or (lambda done: None))
+        table = work.score(model, progress or (lambda done: None), file)
     return Evaluation(
         data=packed.description,
         index=index,
@@ -191,11 +192,7 @@ class _Work:
     def __init__(
         self, packed: Packed, index: Indices, config: ModelConfig, ranks: Ranks, batch: int | None
     ) -> None:
-        self.packed = packed
-        self.index = index
-        self.config = config
-        self.ranks = ranks
-        self.partial: _Partial | None = None
+        self.packed, self.index, self.config, self.ranks = packed, index, config, ranks
         # Rank 0 decides, so that all pass through the model equally often.
         planes = torch.tensor(planes_at_once(config, ranks.device), device=ranks.device)
         self.planes = int(ranks.broadcast(planes))
@@ -203,39 +200,35 @@ class _Work:
         fits = max(1, self.planes // config.planes) * ranks.count
         self.batch = min(fits if batch is None else batch, most)
 
-    def score(self, model: Model, progress: Callable[[int], None]) -> NDArray[Any]:
+    def score(
+        self, model: Model, progress: Callable[[int], None], file: "_Partial | None"
+    ) -> NDArray[Any]:
         """Fill the table; every rank gets the whole of it."""
-        table, done = self._begin()
-        batches = self._batches(done) if done < len(self.index) else ()
+        shape, ranks = (len(self.index), self.config.channels + self.config.axes[0]), self.ranks
+        table = torch.zeros(shape, dtype=torch.float64, device=ranks.device)
+        begun = torch.zeros((), dtype=torch.int64, device=ranks.device)
+        before = ranks.on_rank0(partial(file.read, shape)) if file else None
+        if before is not None:
+            table[: len(before)] = before
+            begun += len(before)
+        done = int(ranks.broadcast(begun))  # rank 0 alone knew
         saved = time.monotonic()
-        for batch in batches:
+        for batch in self._batches(done):
             self._score_batch(model, batch, table, done)
             done = min(done + self.batch, len(self.index))
-            if self.partial and self.ranks.any(time.monotonic() - saved >= _SAVE_SECONDS):
-                self._save(table, done)
+            if file and ranks.any(time.monotonic() - saved >= _SAVE_SECONDS):
+                whole = ranks.sum(table.clone())[:done].cpu()
+                ranks.on_rank0(partial(file.write, whole))
                 saved = time.monotonic()
             progress(done)
-        return self.ranks.sum(table).cpu().numpy()
+        return ranks.sum(table).cpu().numpy()
 
-    def _begin(self) -> tuple[Tensor, int]:
-        """The table with what was done before, which only rank 0 knows."""
-        shape = (len(self.index), self.config.channels + self.config.axes[0])
-        table = torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
-        done = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
-        if partial := self.partial:
-            before = self.ranks.on_rank0(lambda: partial.read(shape))
-            if before is not None:
-                table[: len(before)] = torch.from_numpy(before)
-                done += len(before)
-        return table, int(self.ranks.broadcast(done))
-
-    def _batches(self, done: int) -> EvaluationBatches:
+    def _batches(self, done: int) -> Iterable[Batch]:
+        if done == len(self.index):
+            return ()
+        share, rest = (self.ranks.rank, self.ranks.count), self.index[done:]
         return EvaluationBatches(
-            self.packed,
-            self.batch,
-            rank=self.ranks.rank,
-            ranks=self.ranks.count,
-            subset=self.index[done:],
+            self.packed, self.batch, rank=share[0], ranks=share[1], subset=rest
         )
 
     def _score_batch(self, model: Model, batch: Batch, table: Tensor, done: int) -> None:
@@ -251,49 +244,39 @@ class _Work:
         table[own, : self.config.channels] = found.flatten(1, -2).sum(1)
         table[own, self.config.channels :] = found.flatten(2).sum(2)
 
-    def _save(self, table: Tensor, done: int) -> None:
-        whole = self.ranks.sum(table.clone())
-        if partial := self.partial:
-            self.ranks.on_rank0(lambda: partial.write(whole[:done].cpu().numpy()))
-
 
 class _Partial:
-    """The lines done so far in one file, and whose they are."""
+    """The lines done so far in one file, whose they are, and a checksum of both."""
 
     def __init__(self, path: Path, key: dict[str, str]) -> None:
-        self.path = path
-        self.key = key
+        self.path, self.key = path, key
 
-    def read(self, shape: tuple[int, int]) -> NDArray[np.float64]:
+    def read(self, shape: tuple[int, int]) -> Tensor:
         """What was done before of a table; nothing without a file, refused if another's."""
         if not self.path.exists():
-            return np.zeros((0, shape[1]))
-        try:
-            with safe_open(self.path, "numpy") as file:
-                key, table = file.metadata() or {}, file.get_tensor("table")
-            if not self.key.keys() <= key.keys():
-                raise ValueError("it does not say of which")
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise self._foreign(error) from error
+            return torch.zeros(0, shape[1], dtype=torch.float64)
+        undo = "remove it or use another file"
+        tensors, found = read_tensors(self.path, undo=undo)
         for name, wanted in self.key.items():
-            if key.get(name) != wanted:
+            if found.get(name, wanted) != wanted:
                 raise DataError(
-                    f"{self.path}: is part of an evaluation with {name} {key.get(name, '')[:8]}, "
-                    f"not {wanted[:8]}; remove it or use another file"
+                    f"{self.path}: is part of an evaluation with {name} {found[name][:8]}, "
+                    f"not {wanted[:8]}; {undo}"
                 )
-        if table.dtype != np.float64 or table.shape != (min(len(table), shape[0]), shape[1]):
-            raise self._foreign(f"{table.dtype} {table.shape}")
+        table = tensors.get("table", torch.zeros(0))
+        fits = table.shape[1:] == shape[1:] and len(table) <= shape[0]
+        if found != self._about(table) or not fits or table.dtype != torch.float64:
+            raise DataError(f"{self.path}: is no part of an evaluation, or was changed; {undo}")
         return table
 
-    def _foreign(self, why: object) -> DataError:
-        return DataError(
-            f"{self.path}: is no part of an evaluation ({why}); remove it or use another file"
-        )
-
-    def write(self, table: NDArray[np.float64]) -> None:
+    def write(self, table: Tensor) -> None:
         """Put a new file in the place of the old one, whole."""
         with errors_of(self.path), replacing(self.path) as scratch:
-            scratch.write_bytes(save({"table": table}, metadata=self.key))
+            scratch.write_bytes(save({"table": table}, metadata=self._about(table)))
+
+    def _about(self, table: Tensor) -> dict[str, str]:
+        checksum = hash_tensors({"table": table}, json.dumps(self.key, sort_keys=True))
+        return self.key | {"checksum": checksum}
 
 
 def _key(mark: str, packed: Packed, index: Indices, precision: str) -> dict[str, str]:
