@@ -42,23 +42,27 @@ def info(
     if what in PRESETS:
         config = PRESETS[what]().model
         own = {name: getattr(config, name) for name in shape}
-        config = PRESETS[what](DataShape(**(own | asked))).model
-        print(describe(config))
+        print(describe(PRESETS[what](DataShape(**(own | asked))).model))
         if not asked:
             _tell_trained(what)
+    elif asked:
+        raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
+    elif what.endswith(".npy"):
+        from axial.data.statistics import survey_file
+
+        print(survey_file(Path(what), duplicates))
     elif _exists(what) or shipped_folder(what) is not None:
-        if asked:
-            raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
-        print(_array(what, duplicates) if what.endswith(".npy") else "\n\n".join(_loaded(what)))
+        print("\n\n".join(_loaded(what)))
     else:
-        raise ConfigError(
-            f"no such checkpoint, and as a preset or model {unknown_name(what, _names())}"
-        )
+        unknown = unknown_name(what, dict.fromkeys([*PRESETS, *shipped_names()]))
+        raise ConfigError(f"no such checkpoint, and as a preset or model {unknown}")
 
 
-def _names() -> list[str]:
-    """Of presets and of models that come with axial."""
-    return list(dict.fromkeys([*PRESETS, *shipped_names()]))
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # a name too long to be one
+        return False
 
 
 def _tell_trained(name: str) -> None:
@@ -68,19 +72,6 @@ def _tell_trained(name: str) -> None:
         print(_loaded(name)[1])
     elif name in shipped_names():
         print(f"\ntrained     here, in ./{name}, which goes before the one that comes with axial")
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a name too long to be one
-        return False
-
-
-def _array(path: str, other: Path | None) -> str:
-    from axial.data.statistics import survey_file
-
-    return survey_file(Path(path), other)
 
 
 def _loaded(folder: str) -> tuple[str, str]:

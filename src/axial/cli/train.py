@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import tyro
@@ -53,8 +52,8 @@ def train(args: Sequence[str]) -> None:
     from axial.training.loop import train
     from axial.training.start import Plan, open_run
 
-    names = [field.name for field in fields(Plan) if field.name not in ("name", "preset")]
-    asked: dict[str, Any] = {name: getattr(flags, name) for name in names}
+    names = {field.name for field in fields(Plan)} & {field.name for field in fields(TrainFlags)}
+    asked: dict[str, Any] = {name: getattr(flags, name) for name in names - {"preset"}}
     folder = flags.resume or flags.out
     assert folder is not None and flags.preset is not None  # _train_flags has seen to it
     with ranks(flags.device) as team:
@@ -71,15 +70,15 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     """The flags with the defaults of the preset, or of the run to resume."""
     plain = [arg for arg in args if arg not in ("-h", "--help")]
     asked, unknown = read(TrainFlags, plain, "train")
-    if unknown:
-        return parse(TrainFlags, args, "train")  # says which; the preset may be misread beside it
     default = TrainFlags(preset=asked.preset)
-    if asked.preset is not None:
-        preset_named(asked.preset)
-    if asked.resume is not None:
-        default = _as_started(asked.resume)
-    elif asked.preset is not None:
-        default = replace(default, training=PRESETS[asked.preset]().training)
+    if asked.preset is not None and not unknown:  # which may be misread beside what is not known
+        default = replace(default, training=preset_named(asked.preset)().training)
+    if asked.resume is not None and not unknown:
+        from axial.checkpoints.run_folder import Run
+
+        about = Run(asked.resume).about
+        training = TrainConfig.from_json(about["training"])
+        default = TrainFlags(preset=about["preset"], training=training)
     flags = parse(TrainFlags, args, "train", default=default)
     if flags.resume is None and flags.preset is None:
         raise ConfigError("name a preset to train, or --resume a run")
@@ -88,11 +87,3 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     if (flags.resume is None) == (flags.out is None):
         raise ConfigError("give --out DIR for a new run, or --resume DIR, but not both")
     return flags
-
-
-def _as_started(folder: Path) -> TrainFlags:
-    """What a run was started with, and need not be said again."""
-    from axial.checkpoints.run_folder import Run
-
-    about = Run(folder).about
-    return TrainFlags(preset=about["preset"], training=TrainConfig.from_json(about["training"]))
