@@ -124,8 +124,7 @@ class Run:
 
     def unwritable(self, path: Path, error: BaseException) -> CheckpointError:
         """What to say where the disk refuses: which file, and what is left to resume from."""
-        if not self.exists(self.folder):
-            return self._gone
+        self.check_there()
         kept = self.checkpoints()
         left = f"{kept[-1].name} is whole" if kept else "there is no checkpoint before it"
         reason = getattr(error, "strerror", None) or error
@@ -137,14 +136,10 @@ class Run:
     def check_there(self) -> None:
         """Refuse to write to a run that someone has moved or removed."""
         if not self.exists(self.folder):
-            raise self._gone
-
-    @property
-    def _gone(self) -> CheckpointError:
-        return CheckpointError(
-            f"{self.folder}: was moved or removed while it was trained; resume it with "
-            f"`axial train --resume` where it is now"
-        )
+            raise CheckpointError(
+                f"{self.folder}: was moved or removed while it was trained; resume it with "
+                f"`axial train --resume` where it is now"
+            )
 
     @property
     def _identity(self) -> str:
@@ -188,15 +183,10 @@ class Run:
 
     def clean(self) -> None:
         """Remove what a process that died has left half done."""
-        place = self.folder / "checkpoints"
-        scraps = [
-            *self.folder.glob(UNFINISHED),
-            *place.glob(UNFINISHED),
-            *place.glob(".removing-*"),
-        ]
-        for left in scraps:
-            with suppress(OSError):
-                remove(left)
+        for place in (self.folder, self.folder / "checkpoints"):
+            for left in (*place.glob(UNFINISHED), *place.glob(".removing-*")):
+                with suppress(OSError):
+                    remove(left)
 
     @property
     def log_path(self) -> Path:
@@ -221,35 +211,30 @@ class Run:
         write_text(self.log_path, "".join(kept))
 
 
-class Writer:
+class Writer(ThreadPoolExecutor):
     """Writes files in a thread of its own, one after another, while training continues.
 
     Leaving it waits until all is on the disk.
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "axial-writer")
+        super().__init__(1, "axial-writer")
         self._last: Future[None] | None = None
 
-    def __enter__(self) -> "Writer":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._pool.shutdown()
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
         if error is None:
             self.wait()
 
     def do(self, write: Callable[..., None], *args: Any, **how: Any) -> None:
         """Write as soon as what came before is written; not if that failed, which `wait` tells."""
-        if self._last and self._last.exception() is not None:
-            return
-        self._last = self._pool.submit(write, *args, **how)
+        if self._last is None or self._last.exception() is None:
+            self._last = self.submit(write, *args, **how)
 
     @property
     def failed(self) -> bool:
         """Whether what was last to be written could not be; `wait` raises its error."""
-        last = self._last
-        return last is not None and last.done() and last.exception() is not None
+        return bool(self._last and self._last.done() and self._last.exception())
 
     def wait(self) -> None:
         """Come back when all is on the disk."""
@@ -265,22 +250,18 @@ def write_run(folder: Path, about: Mapping[str, Any]) -> None:
 
 def check_free(folder: Path) -> None:
     """Refuse a place for a new run that holds anything."""
-    if not is_utf8(folder):
-        raise ConfigError(f"{folder}: is no name in UTF-8; choose another --out")
-    if Run.exists(folder):
-        raise ConfigError(
-            f"{folder}: holds a run already; `axial train --resume {folder}` resumes it, "
-            f"or choose another --out"
-        )
+    why = None
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(
-                f"{folder}: is there already and not empty; remove it, or choose another --out"
-            )
+        if not is_utf8(folder):
+            why = "is no name in UTF-8;"
+        elif Run.exists(folder):
+            why = f"holds a run already; `axial train --resume {folder}` resumes it, or"
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            why = "is there already and not empty; remove it, or"
     except OSError as error:
-        raise ConfigError(
-            f"{folder}: cannot be made ({error.strerror}); choose another --out"
-        ) from error
+        why = f"cannot be made ({error.strerror});"
+    if why is not None:
+        raise ConfigError(f"{folder}: {why} choose another --out")
 
 
 def _remove(folder: Path) -> None:

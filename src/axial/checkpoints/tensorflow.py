@@ -1,6 +1,6 @@
 """The authors' released models -> ours: what their variables are called and how they lie.
 
-Their files are read by bundle.py, so TensorFlow is not needed.
+Their files are read by tensor_bundle.py, so TensorFlow is not needed.
 """
 
 import re
@@ -169,32 +169,25 @@ def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConf
 
 def _weights(names: _Variables, config: ModelConfig) -> dict[str, Tensor]:
     """Our names and layouts for all of the authors' variables."""
-    width, (rows, columns) = config.width, config.plane_axes
-    decoder = names.decoder
-    weights = {
-        "embedding.weight": names.take(decoder + "embs", config.values, width),
-        "positions.tables.0": names.take(decoder + "pos_embs_h", rows, width),
-        "positions.tables.1": names.take(decoder + "pos_embs_w", columns, width),
-    }
-    for block in range(config.decoder_layers[0]):
-        theirs = f"{decoder}outer_{('row', 'col')[block % 2]}_{block // 2}"
-        weights |= _block(names, config, theirs, f"outer_decoders.0.{block}")
-    for block in range(config.decoder_layers[1]):
-        weights |= _block(names, config, f"{decoder}inner_row_{block}", f"inner_decoder.{block}")
+    width, decoder = config.width, names.decoder
+    (outer, inner), encoder = config.decoder_layers, config.encoder_layers
+    turns = [f"{('row', 'col')[i % 2]}_{i // 2}" for i in range(max(outer, encoder))]
+    blocks = {f"{decoder}outer_{turns[i]}": f"outer_decoders.0.{i}" for i in range(outer)}
+    blocks |= {f"{decoder}inner_row_{i}": f"inner_decoder.{i}" for i in range(inner)}
+    blocks |= {f"exterior_{turns[i]}": f"encoder.blocks.{i}" for i in range(encoder)}
+    weights = {"embedding.weight": names.take(decoder + "embs", config.values, width)}
+    for theirs, ours in [(decoder, ""), ("", "encoder.")][: 1 + bool(encoder)]:
+        for axis, (letter, length) in enumerate(zip("hw", config.plane_axes, strict=True)):
+            table = names.take(f"{theirs}pos_embs_{letter}", length, width)
+            weights[f"{ours}positions.tables.{axis}"] = table
+    for theirs, ours in blocks.items():
+        weights |= _block(names, config, theirs, ours)
     weights |= _norm(names, decoder + "final_ln", "norm", width)
     weights |= _dense(names, decoder + "final_dense", "to_logits", width, config.values)
-    if not config.encoder_layers:
-        return weights
-
-    inputs = 2 * config.channels
-    kernel = names.take("exterior_input_conv/w", 3, 3, inputs, width)
-    weights["encoder.convolution.weight"] = kernel.permute(3, 2, 0, 1).contiguous()
-    weights["encoder.convolution.bias"] = names.take("exterior_input_conv/b", width)
-    weights["encoder.positions.tables.0"] = names.take("pos_embs_h", rows, width)
-    weights["encoder.positions.tables.1"] = names.take("pos_embs_w", columns, width)
-    for block in range(config.encoder_layers):
-        theirs = f"exterior_{('row', 'col')[block % 2]}_{block // 2}"
-        weights |= _block(names, config, theirs, f"encoder.blocks.{block}")
+    if encoder:
+        kernel = names.take("exterior_input_conv/w", 3, 3, 2 * config.channels, width)
+        weights["encoder.convolution.weight"] = kernel.permute(3, 2, 0, 1).contiguous()
+        weights["encoder.convolution.bias"] = names.take("exterior_input_conv/b", width)
     return weights
 
 
