@@ -16,7 +16,7 @@ from axial.data.packed import open_packed
 from axial.data.packing import command, open_data, pack
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import CHUNK, Record
-from axial.data.statistics import survey_file
+from axial.data.statistics import survey
 from axial.errors import DataError
 
 
@@ -68,7 +68,7 @@ def test_what_skipped_counts_is_said_where_it_is_counted(tmp_path):
     assert said in str(report)
     about = json.loads((tmp_path / "b.json").read_text())
     assert about["skipped"] == 1 and said in about["notes"]
-    assert "skipped     1 record" in survey_file(tmp_path / "b.npy", None)
+    assert "skipped     1 record" in survey(report.packed)
     again = pack(tmp_path / "b.npy", tmp_path / "d.npy")
     assert again.packed.description.skipped == 1 and again.packed.description.notes.count(said) == 1
     assert "skipped     1 record, when it was packed before" in str(again)

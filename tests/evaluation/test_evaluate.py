@@ -26,8 +26,8 @@ from axial.data.packed import hash_labels
 from axial.data.packed_writer import PackedWriter
 from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
-from axial.media.maps import write_map
-from axial.media.sheets import write_sheet
+from axial.media.maps import bit_map
+from axial.media.sheets import write_png, write_sheet
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +324,7 @@ def test_a_map_shows_the_frames_that_a_model_has_as_channels(tmp_path):
     found, wanted = tmp_path / "found.png", tmp_path / "wanted.png"
     main(["evaluate", str(tmp_path / "run"), "--data", str(packed.path), "--map", str(found)])
     where = element_bits(axial.load(tmp_path / "run"), whole(packed)[0]).numpy()
-    write_map(wanted, x, where, values=3, frames=6)
+    write_png(wanted, bit_map(x, where, values=3, frames=6))
     assert found.read_bytes() == wanted.read_bytes()
 
 

@@ -9,8 +9,8 @@ import axial
 from axial.data.packed import open_packed
 from axial.errors import DataError
 from axial.media.curves import write_curve
-from axial.media.maps import _with_scale, bit_map, write_map
-from axial.media.sheets import sheet_pixels, sheet_size, write_preview, write_sheet
+from axial.media.maps import _with_scale, bit_map
+from axial.media.sheets import sheet_pixels, sheet_size, write_png, write_preview, write_sheet
 
 
 def tile(pixels, row, column, size, apart=0):
@@ -113,7 +113,7 @@ def test_grey_frames_in_the_channels_are_a_clip_where_that_is_told():
 @pytest.mark.parametrize("frames", [None, 1, 2])
 @pytest.mark.parametrize("axes", [(9,), (5, 4), (80, 70), (30, 3, 4), (2, 3, 4, 2)], ids=str)
 def test_the_size_of_a_sheet_is_known_before_it_is_made(axes, frames, group):
-    for count, channels in ((1, 1), (3, 2), (12, 3), (51, 6)):
+    for count, channels in ((1, 1), (3, 2), (12, 3), (26, 6)):
         if channels % (frames or 1):
             continue
         x = np.zeros((count, *axes, channels), np.uint8)
@@ -157,7 +157,7 @@ def test_a_preview_shows_the_first_examples(tmp_path):
 BLACK, RED, YELLOW, WHITE = (0, 0, 0), (255, 0, 0), (255, 255, 0), (255, 255, 255)
 
 
-def test_a_map_stands_beside_its_picture_on_one_scale_for_all(tmp_path):
+def test_a_map_stands_beside_its_picture_on_one_scale_for_all():
     x = formats.pictures(9, 64)
     bits = np.zeros(x.shape)
     bits[0, 1, 2] = 6, 2, 1  # a position's bits are those of its channels
@@ -174,8 +174,6 @@ def test_a_map_stands_beside_its_picture_on_one_scale_for_all(tmp_path):
     scale = found[3 * 66 + 2 + 10, 16:144]
     assert tuple(scale[0]) == BLACK and tuple(scale[-1]) == WHITE
     assert np.array_equal(found, _with_scale(found[:-20], 9.0))  # where white begins, in words
-    write_map(tmp_path / "map.png", x, bits)
-    assert np.array_equal(np.asarray(Image.open(tmp_path / "map.png")), found)
 
 
 def test_the_map_of_a_clip_stands_below_it_stacked_or_not():
@@ -209,7 +207,7 @@ def test_every_png_is_the_same_each_time(tmp_path):
     x = np.zeros((1, 8, 8, 1), np.uint8)
     writers = {
         "sheet": lambda path: write_sheet(path, x),
-        "map": lambda path: write_map(path, x, np.ones((1, 8, 8, 1))),
+        "map": lambda path: write_png(path, bit_map(x, np.ones((1, 8, 8, 1)))),
         "curve": lambda path: write_curve(path, [{"step": 1, "loss": 2.0}]),
     }
     for name, writer in writers.items():

@@ -17,8 +17,14 @@ from axial.system.ranks import ranks, share, stopping
 
 PROGRAM = """
 import sys
+import time
 import torch
+from axial import ConfigError
 from axial.system.ranks import ranks
+def fail():
+    if team.is_rank0:
+        raise ConfigError("told once")
+    print("never", flush=True)
 with ranks("cpu") as team:
     total = team.sum(torch.tensor([1.0 + team.rank, 5.0]))
     most = team.all_reduce_max(7 * team.rank)
@@ -26,13 +32,21 @@ with ranks("cpu") as team:
     seen = team.any(team.rank == 1), team.any(False)
     line = f"{team.count} {team.is_rank0} {total.tolist()} {most} {told.tolist()} {seen}"
     sys.stdout.write(line + "\\n")  # in one piece, or two ranks' lines mix
+    sys.stdout.flush()
+    try:
+        team.rank0_first(fail)
+    finally:
+        time.sleep(2 * team.is_rank0)
 """
 
 
-def test_two_ranks_add_up_and_agree(tmp_path):
+def test_two_ranks_add_up_and_agree_and_tell_once_what_fails_however_long_that_takes(tmp_path):
+    """Torchrun ends all ranks once one has ended."""
     run = launch(tmp_path, PROGRAM)
     same = "[3.0, 10.0] 7 [10.0] (True, False)"
     assert sorted(run.stdout.splitlines()) == [f"2 False {same}", f"2 True {same}"]
+    assert run.returncode == 1 and run.stderr.count("ConfigError: told once") == 1
+    assert "Connection closed" not in run.stderr
 
 
 @pytest.mark.parametrize("count, ends", [(1, ["gone"]), (2, [])])
@@ -84,28 +98,3 @@ def test_a_signal_is_noted_its_echo_ignored_and_a_later_one_obeyed(monkeypatch):
     with stopping() as asked:
         signal.raise_signal(signal.SIGTERM)
     assert asked == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) == before
-
-
-FAILING = """
-import time
-import axial
-from axial import ConfigError
-from axial.system.ranks import ranks
-def do():
-    if team.is_rank0:
-        raise ConfigError("told once")
-    print("never", flush=True)
-with ranks("cpu") as team:
-    try:
-        team.rank0_first(do)
-    finally:
-        time.sleep(2 * team.is_rank0)
-"""
-
-
-def test_what_fails_on_the_main_rank_is_told_once_however_long_it_takes_to_tell(tmp_path):
-    """Torchrun ends all ranks once one has ended."""
-    found = launch(tmp_path, FAILING)
-    assert found.returncode == 1 and "never" not in found.stdout
-    assert found.stderr.count("ConfigError: told once") == 1
-    assert "Connection closed" not in found.stderr

@@ -48,9 +48,10 @@ def info(
     elif asked:
         raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
     elif what.endswith(".npy"):
-        from axial.data.statistics import survey_file
+        from axial.data.packed import open_packed
+        from axial.data.statistics import survey
 
-        print(survey_file(Path(what), duplicates))
+        print(survey(open_packed(what), duplicates and open_packed(duplicates)))
     elif _exists(what) or shipped_folder(what) is not None:
         print("\n\n".join(_loaded(what)))
     else:

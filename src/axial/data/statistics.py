@@ -3,25 +3,19 @@
 import hashlib
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from axial.data.packed import Array, Packed, open_packed
+from axial.data.packed import Array, Packed
 from axial.errors import DataError
 
 _SAMPLE = 256
 _BARS = 16
 _WEBP_LONGEST = 16_383
 """Pixels a side of a WebP picture may have."""
-
-
-def survey_file(path: Path, other: Path | None = None) -> str:
-    """`survey` of the array at a path, compared with another if asked."""
-    return survey(open_packed(path), None if other is None else open_packed(other))
 
 
 def survey(packed: Packed, other: Packed | None = None) -> str:

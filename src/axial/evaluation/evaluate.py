@@ -23,8 +23,8 @@ from axial.data.sources.options import ReadOptions
 from axial.errors import DataError, InputError
 from axial.evaluation.config import EvaluateConfig
 from axial.evaluation.scoring import Evaluation, score, write_json
-from axial.media.maps import write_map
-from axial.media.sheets import check_preview
+from axial.media.maps import bit_map
+from axial.media.sheets import check_preview, write_png
 from axial.models.likelihood import element_bits
 from axial.models.protocol import Model
 from axial.system.files import check_apart, check_place, errors_of, replacing
@@ -173,7 +173,7 @@ def _write(
             label = torch.from_numpy(packed.labels[index])
         where = element_bits(model, x, label).numpy()
         frames = packed.shape.frames or model.config.data.stacked_frames
-        write_map(config.map, x.numpy(), where, values=packed.shape.values, frames=frames)
+        write_png(config.map, bit_map(x.numpy(), where, values=packed.shape.values, frames=frames))
     for path in filter(None, (config.json, config.per_example, config.map)):
         print(f"{path}: written", file=sys.stderr)
     print(found, flush=True)

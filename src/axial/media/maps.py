@@ -1,21 +1,12 @@
 """Maps of bits: beside each picture, where the model needs them."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from axial.data.packed import Array
-from axial.media.sheets import write_png
 from axial.media.tiles import BACKGROUND, enlarged, fitting_tiles, flowed, grid, shades, tiles_of
 
 _PAIRS = 4
-
-
-def write_map(path: Path | str, x: Array, bits: Array, **how: Any) -> None:
-    """Write examples (n, *axes, c) as one PNG, each with a map of the bits of its elements."""
-    write_png(path, bit_map(x, bits, **how))
 
 
 def bit_map(x: Array, bits: Array, *, values: int = 256, frames: int | None = None) -> Array:
