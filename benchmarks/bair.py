@@ -22,7 +22,7 @@ import torch
 from axial import AxialTransformer, ModelConfig, draw
 from axial.data.batches import Batch
 from axial.models.causal import given
-from axial.models.cost import parameters, training_flops
+from axial.models.cost import training_flops
 from axial.presets import bair
 from axial.system.ranks import Ranks, ranks
 from axial.training.metrics import matrix_peak
@@ -101,7 +101,7 @@ def largest(small: Step, config: ModelConfig, total: int) -> int:
 
     A step keeps a copy of the weights in bfloat16; all else it takes grows with the batch.
     """
-    kept = small.resting + 2 * parameters(config)
+    kept = small.resting + 2 * config.parameters()
     each = max(1, (small.memory - kept) // small.batch)
     return (int(HEADROOM * total) - kept) // each // MULTIPLE * MULTIPLE
 
@@ -213,7 +213,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048, help="to try the script out")
     parser.add_argument("--side", type=int, default=64, help="likewise")
     args = parser.parse_args()
-    config = replace(bair().model, width=args.width, axes=(args.side, args.side))
+    usual = bair().model
+    assert isinstance(usual, ModelConfig)
+    config = replace(usual, width=args.width, axes=(args.side, args.side))
     with ranks(args.device) as team:
         peak = matrix_peak(team.device)
         name = torch.cuda.get_device_name() if peak else "CPU"
@@ -221,7 +223,7 @@ def main() -> None:
         if peak:
             print(f"peak, a large bfloat16 product: {peak / 1e12:.0f} TFLOP/s")
         print(
-            f"{parameters(config):,} parameters, {config.channels} channels of {args.side} x "
+            f"{config.parameters():,} parameters, {config.channels} channels of {args.side} x "
             f"{args.side}, {training_flops(config) / 1e12:.2f} TFLOP to train on one clip",
             flush=True,
         )

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from axial.data.batches import TrainingBatches, channels
 from axial.data.packed import Packed
 from axial.data.packing import open_data
-from axial.models.axial_transformer import AxialTransformer
+from axial.models.config import Sizes
+from axial.models.families import new_model
 from axial.models.layers import Block
 from axial.models.protocol import Model
 from axial.presets import cifar10
@@ -79,10 +80,10 @@ def scaled(part: nn.Module, scale: float) -> Iterator[None]:
 def train(args: argparse.Namespace, packed: Packed, team: Ranks) -> Model:
     """The averaged weights after some steps."""
     recipe = cifar10(replace(packed.shape, classes=0))
-    config = replace(recipe.model, dropout=args.dropout, encoder_dropout=args.encoder_dropout)
+    sizes = Sizes(dropout=args.dropout, encoder_dropout=args.encoder_dropout)
     training = replace(recipe.training, steps=args.steps)
     torch.manual_seed(training.seed)
-    model = AxialTransformer(config)
+    model = new_model(sizes.applied(recipe.model))
     model.smooth_embeddings()
     trainer = Trainer(model, training, team)
     used, _ = split(len(packed), HELD_OUT, "last")

@@ -15,7 +15,6 @@ import torch
 from bair import measure
 
 from axial import AxialTransformer, ModelConfig, draw
-from axial.models.cost import parameters
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks, ranks
 
@@ -52,6 +51,7 @@ def main() -> None:
             for kind in ("", "-lstm"):
                 preset = f"imagenet{side}{kind}"
                 model = PRESETS[preset]().model
+                assert isinstance(model, ModelConfig)
                 model = replace(model, width=args.width or model.width)
                 taken = measure(model, batch, team, activation_checkpointing=False)
                 if taken is None:
@@ -59,7 +59,7 @@ def main() -> None:
                 step = taken.seconds
                 found[kind] = step, drawing_seconds(model, team)
                 print(
-                    f"{preset}: {parameters(model):,} parameters; a step of {batch} "
+                    f"{preset}: {model.parameters():,} parameters; a step of {batch} "
                     f"{1e3 * step:.1f} ms, {DRAWN} drawn in {found[kind][1]:.2f} s",
                     flush=True,
                 )

@@ -25,9 +25,9 @@ import axial
 from axial.data.batches import TrainingBatches
 from axial.data.packed import Packed
 from axial.data.packed_writer import PackedWriter
-from axial.models.axial_transformer import AxialTransformer
-from axial.models.config import ModelConfig
-from axial.models.cost import parameters, training_flops
+from axial.models.cost import training_flops
+from axial.models.families import new_model
+from axial.models.family_config import FamilyConfig
 from axial.presets import PRESETS
 from axial.shape import DataShape
 from axial.system.ranks import Ranks, ranks
@@ -47,7 +47,7 @@ PROFILED, SHOWN = 3, 24
 def bare_step(packed: Packed, plan: Plan, team: Ranks, *, profile: bool) -> float:
     """Seconds of a step alone, on a batch that is already there."""
     config = plan.training
-    trainer = Trainer(AxialTransformer(model_of(packed, plan)), config, team)
+    trainer = Trainer(new_model(model_of(packed, plan)), config, team)
     batch = TrainingBatches(packed, config.batch, seed=0).at(0)
 
     def step() -> None:
@@ -92,7 +92,7 @@ def random_pictures(path: Path, shape: DataShape, count: int) -> None:
         writer.finish(None, 0, None, **facts, command="python benchmarks/training.py")
 
 
-def model_of(packed: Packed, plan: Plan) -> ModelConfig:
+def model_of(packed: Packed, plan: Plan) -> FamilyConfig:
     """What the preset trains on this data."""
     shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
     return PRESETS[plan.name](shape).model
@@ -155,7 +155,7 @@ def measure(args: argparse.Namespace, team: Ranks) -> None:
     plan = Plan(name=args.preset, preset=PRESETS[args.preset], data=args.data, training=training)
     model = model_of(packed, plan)
     name = torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}, {args.preset}: {parameters(model):,} parameters")
+    print(f"{name}, torch {torch.__version__}, {args.preset}: {model.parameters():,} parameters")
     print(f"batch {training.batch}, {args.steps} steps, dropout {model.dropout}", flush=True)
     found = {}
     if args.bare or args.profile:

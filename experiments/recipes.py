@@ -24,7 +24,6 @@ from recipe_table import table, table_of
 import axial
 from axial.checkpoints.run_folder import Run
 from axial.evaluation.scoring import write_json
-from axial.models.cost import parameters
 from axial.shape import DataShape
 
 TRIED = ("width", "batch", "warmup")
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
         "conditional": setting.labels,
         "setting": asdict(setting),
         "model": recipe.model.to_json(),
-        "parameters": parameters(recipe.model),
+        "parameters": recipe.model.parameters(),
         "training": recipe.training.to_json() | limit,
         "steps": steps,
         "examples": steps * setting.batch,
@@ -91,7 +90,7 @@ def show_rows(args: argparse.Namespace) -> None:
     """Print every row and what it changes."""
     shape = DataShape(axes=(32, 32), channels=3, classes=10)
     for name, row in ROWS.items():
-        size = parameters(setting_of(name).model(shape)) / 1e6
+        size = setting_of(name).model(shape).parameters() / 1e6
         against = f"{row.parent}: " if row.parent else ""
         print(f"{name:<24} {size:4.1f}M  {against}{changes_of(name)}")
 

@@ -29,7 +29,7 @@ from axial.evaluation.scoring import Evaluation, write_json
 from axial.media.sheets import write_sheet
 from axial.models.causal import given
 from axial.models.config import ModelConfig
-from axial.models.cost import forward_flops, parameters, training_flops
+from axial.models.cost import forward_flops, training_flops
 from axial.models.protocol import Model
 from axial.shape import DataShape
 from axial.training.config import Recipe, TrainConfig
@@ -92,7 +92,7 @@ def train(args: argparse.Namespace) -> None:
         sample_every=0,
     )
     print(
-        f"{args.form}: {parameters(config):,} parameters, batch {batch}: "
+        f"{args.form}: {config.parameters():,} parameters, batch {batch}: "
         f"{batch * math.prod(shape.axes):,} positions and "
         f"{batch * training_flops(config) / 1e12:.1f} TFLOP a step; a clip is scored in "
         f"{forward_flops(config) / 1e12:.2f} TFLOP",
@@ -116,7 +116,7 @@ def train(args: argparse.Namespace) -> None:
         "by_frame": by_frame(found, config),
         "validation": outcome.best,
         "model": config.to_json(),
-        "parameters": parameters(config),
+        "parameters": config.parameters(),
         "training": training.to_json() | {"steps": outcome.step},
         "seconds": log[-1]["seconds"],
         "seconds_each_step": each,

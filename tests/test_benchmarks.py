@@ -174,6 +174,6 @@ def test_the_benchmark_of_the_papers_video_size_runs_at_a_tiny_one(capsys):
 def test_the_largest_batch_follows_from_a_small_one():
     bair = load_script("benchmarks/bair.py")
     config = bair.bair().model
-    kept = 10**10 + 2 * bair.parameters(config)
+    kept = 10**10 + 2 * config.parameters()
     small = bair.Step(8, 1.0, 1.0, kept + 8 * 10**9, 10**10)
     assert bair.largest(small, config, int((kept + 31.5e9) / bair.HEADROOM)) == 28

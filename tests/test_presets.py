@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from axial import AxialTransformer, ConfigError, DataShape
-from axial.models.cost import forward_flops, parameters, training_flops
+from axial.models.cost import forward_flops, training_flops
 from axial.models.describe import describe
 from axial.presets import PRESETS
 
@@ -27,7 +27,7 @@ def test_the_released_models_have_341_and_606_million_parameters():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameters_are_counted_without_building_the_model(name):
-    assert parameters(PRESETS[name]().model) == count(PRESETS[name]().model)
+    assert PRESETS[name]().model.parameters() == count(PRESETS[name]().model)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_presets_for_any_data_fit_it(name, data):
     found = PRESETS[name](data).model
     assert found.axes == data.axes and found.channels == data.channels
     assert found.values == data.values and found.classes == data.classes
-    assert count(found) == parameters(found)
+    assert count(found) == found.parameters()
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar10-paper", "imagenet32", "small"])
@@ -100,7 +100,7 @@ def test_training_on_one_channel_costs_three_times_scoring_it():
 def test_a_description_names_every_level_in_order(name):
     found = PRESETS[name]().model
     text = describe(found)
-    assert f"{parameters(found):,}" in text
+    assert f"{found.parameters():,}" in text
     rows = [line for line in text.splitlines() if line.startswith(" |- ")]
     assert len(rows) == len(found.axes) + bool(found.encoder_layers)
     assert "LSTM along axis 1" in rows[-1] if found.inner == "lstm" else "1* 1*" in rows[-1]

@@ -10,7 +10,6 @@ import pytest
 from conftest import load_script
 
 import axial
-from axial.models.cost import parameters
 from axial.presets import PRESETS, imagenet32
 from axial.shape import DataShape
 from axial.training.config import Optimizer, TrainConfig
@@ -33,11 +32,11 @@ def test_every_row_can_be_built_and_is_as_large_as_promised(name):
     setting = recipes.setting_of(name)
     assert setting.optimizer in get_args(Optimizer)
     assert setting.recipe(CIFAR, seed=3).training.seed == 3
-    size = parameters(setting.model(CIFAR))
+    size = setting.model(CIFAR).parameters()
     if name == "lstm":  # one layer in place of four, as in the paper
         assert (setting.model(CIFAR).inner, setting.layers) == ("lstm", (4, 4, 1))
     elif name.startswith(("paper", "base", "muon")):
-        base = parameters(recipes.setting_of("base").model(CIFAR))
+        base = recipes.setting_of("base").model(CIFAR).parameters()
         assert size == pytest.approx(base, rel=0.06)
     else:
         assert 27e6 < 2 * size < 30e6

@@ -25,8 +25,7 @@ from axial.checkpoints.run_folder import Run
 from axial.cli.main import main as axial_command
 from axial.data.packed import Packed
 from axial.data.statistics import codec_bits
-from axial.models.config import ModelConfig
-from axial.models.cost import parameters
+from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model
 from axial.training.config import TrainConfig
 from axial.training.hold_out import split
@@ -124,7 +123,7 @@ def figures(run: Run, training: TrainConfig, model: Model, test: Packed) -> dict
     return {
         "command": " ".join(["axial train", run.about["preset"], *filter(None, of), "--out RUN"]),
         "model": model.config.to_json(),
-        "parameters": parameters(model.config),
+        "parameters": model.config.parameters(),
         "training": training.to_json() | {"steps": state["step"]},
         "steps": state["step"],
         "examples": state["step"] * training.batch,
@@ -199,7 +198,7 @@ def probe_bits(model: Model) -> float:
     return float(axial.bits_per_dim(model, x).mean())
 
 
-def waves(config: ModelConfig) -> torch.Tensor:
+def waves(config: FamilyConfig) -> torch.Tensor:
     """A picture that every machine draws alike."""
     grids = np.meshgrid(*(np.arange(n) / n for n in config.axes), indexing="ij")
     tones = [

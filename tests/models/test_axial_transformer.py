@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from axial import AxialError, AxialTransformer, InputError, bits_per_dim
 from axial.models.causal import given
-from axial.models.cost import forward_flops, parameters, plane_flops, training_flops
+from axial.models.cost import forward_flops, training_flops
 from axial.models.layers import Block, PlaneConvolution, waves
 from axial.models.protocol import evaluating
 
@@ -198,7 +198,7 @@ def test_recomputing_runs_every_block_twice(name):
 def test_cost_is_counted_from_the_configuration(name):
     found = VARIANTS[name]
     model = tiny_model(found)
-    assert parameters(found) == sum(parameter.numel() for parameter in model.parameters())
+    assert found.parameters() == sum(parameter.numel() for parameter in model.parameters())
     model.requires_grad_(False)
     x, label, _ = random_input(found, 1)
     channel = torch.full((1,), found.channels - 1)
@@ -208,14 +208,14 @@ def test_cost_is_counted_from_the_configuration(name):
             model.channel_logits(x, channel, label)
         with FlopCounterMode(display=False) as every:
             model(x, label)
-    assert one.get_total_flops() == plane_flops(found)
+    assert one.get_total_flops() == found.pass_flops()
     assert every.get_total_flops() == forward_flops(found)
 
 
 def test_one_channel_of_forty_eight_costs_one():
     found = config((4, 4), channels=48, width=16)
-    assert forward_flops(found) == 48 * plane_flops(found)
-    assert training_flops(found) == 3 * plane_flops(found)
+    assert forward_flops(found) == 48 * found.pass_flops()
+    assert training_flops(found) == 3 * found.pass_flops()
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from axial.checkpoints.tensors import (
     read_tensors,
 )
 from axial.errors import CheckpointError, ConfigError
-from axial.models.config import ModelConfig
 from axial.models.families import model_from_weights, model_of_shapes, read_config
+from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model, plain_name
 from axial.system.files import flush, replacing, write_text
 from axial.system.ranks import usable
@@ -140,7 +140,7 @@ def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _placed(config: ModelConfig, weights: Mapping[str, Tensor], device: torch.device) -> Model:
+def _placed(config: FamilyConfig, weights: Mapping[str, Tensor], device: torch.device) -> Model:
     """A model with weights in memory of its own.
 
     Where they are read they lie in the file, which may change, and not as products want them: on
@@ -167,11 +167,11 @@ def _load_from_run(run: Run, weights: Weights, device: torch.device) -> Model:
     return _placed(_config(run.folder, run.about), tensors, device)
 
 
-def _fingerprint(config: ModelConfig, weights: Mapping[str, Tensor]) -> str:
+def _fingerprint(config: FamilyConfig, weights: Mapping[str, Tensor]) -> str:
     return hash_tensors(weights, json.dumps(config.to_json(), sort_keys=True))
 
 
-def _read_pair(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _read_pair(folder: Path) -> tuple[FamilyConfig, dict[str, Tensor]]:
     """A configuration and its weights; read once more where a `save` may have come between."""
     for _ in range(2):
         tensors, metadata = read_tensors(folder / _WEIGHTS)
@@ -185,7 +185,7 @@ def _read_pair(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     )
 
 
-def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | None]:
+def _read_config(folder: Path, mark: str | None) -> tuple[FamilyConfig, str | None]:
     """The configuration and its fingerprint; a pending one if that is the weights' own."""
     pending = folder / (_CONFIG + _PENDING)
     found: dict[str, Any] = {}
@@ -198,7 +198,7 @@ def _read_config(folder: Path, mark: str | None) -> tuple[ModelConfig, str | Non
     return _config(folder / _CONFIG, found), found.get("fingerprint")
 
 
-def _config(path: Path, found: Mapping[str, Any]) -> ModelConfig:
+def _config(path: Path, found: Mapping[str, Any]) -> FamilyConfig:
     """The model that a JSON file describes."""
     if not isinstance(found.get("model"), dict):
         raise CheckpointError(f"{path}: describes no model; copy it again")

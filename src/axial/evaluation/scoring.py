@@ -28,7 +28,7 @@ from axial.data.compatibility import conform
 from axial.data.description import Description
 from axial.data.packed import Packed
 from axial.errors import ConfigError, DataError
-from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 from axial.models.likelihood import element_bits, planes_at_once
 from axial.models.protocol import Model
 from axial.system.files import errors_of, replacing, write_text
@@ -190,7 +190,7 @@ class _Work:
     """
 
     def __init__(
-        self, packed: Packed, index: Indices, config: ModelConfig, ranks: Ranks, batch: int | None
+        self, packed: Packed, index: Indices, config: FamilyConfig, ranks: Ranks, batch: int | None
     ) -> None:
         self.packed, self.index, self.config, self.ranks = packed, index, config, ranks
         # Rank 0 decides, so that all pass through the model equally often.
@@ -303,7 +303,7 @@ def _filled(x: Tensor, count: int, device: torch.device) -> Tensor:
     return out
 
 
-def _figures(table: NDArray[np.float64], config: ModelConfig) -> dict[str, Any]:
+def _figures(table: NDArray[np.float64], config: FamilyConfig) -> dict[str, Any]:
     """The bits of each example, and bits/dim by channel and by step of axis 0."""
     by_channel, by_row = table[:, : config.channels], table[:, config.channels :]
     scored = (config.channels - config.given_channels, config.axes[0] - config.given_steps)
@@ -319,13 +319,13 @@ def _figures(table: NDArray[np.float64], config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _kind(packed: Packed, config: ModelConfig) -> str:
+def _kind(packed: Packed, config: FamilyConfig) -> str:
     if packed.stack_frames or config.frames:
         return "clip"
     return "image" if len(packed.shape.axes) == 2 else "example"
 
 
-def _given(config: ModelConfig, packed: Packed) -> str | None:
+def _given(config: FamilyConfig, packed: Packed) -> str | None:
     """What is scored given what, as in: 15 frames given 1."""
     parts = []
     if known := config.given_channels:

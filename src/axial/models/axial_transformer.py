@@ -82,6 +82,7 @@ class AxialTransformer(LevelModel):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
+        self.graphable = config.inner != "lstm"  # not known whether torch's can be
         width, axes = config.width, config.plane_axes
         last = len(axes) - 1
         self.encoder = ChannelEncoder(config) if config.encoder_layers else None

@@ -18,12 +18,10 @@ ChannelMode = Literal["encode", "rows", "columns"]
 class ModelConfig(FamilyConfig):
     """An Axial Transformer: the shape of its data, its sizes, its variants."""
 
-    least: ClassVar = {"width": 1, "heads": 1, "encoder_layers": 0, "mlp_ratio": 1}
+    least: ClassVar = {"heads": 1, "encoder_layers": 0, "mlp_ratio": 1}
     rates: ClassVar = ("dropout", "encoder_dropout")
     later: ClassVar = ("frames", "encoder_dropout")
 
-    width: int
-    """Features per position, everywhere in the model."""
     heads: int
     """Attention heads: equal consecutive slices of the width."""
     encoder_layers: int
@@ -85,6 +83,22 @@ class ModelConfig(FamilyConfig):
         return self.channels if self.channel_mode == "encode" else 1
 
     @property
+    def positions(self) -> int:
+        """Elements of the grid."""
+        return math.prod(self.plane_axes)
+
+    @property
+    def position_floats(self) -> int:
+        """Those of a block, roughly."""
+        return self.width * (12 + 2 * self.mlp_ratio)
+
+    @property
+    def input_bytes(self) -> int:
+        """The planes that the encoder reads."""
+        encoded = self.channel_mode == "encode"
+        return 32 * self.channels * math.prod(self.axes) if encoded else 0
+
+    @property
     def encoder_axes(self) -> tuple[int, ...]:
         """The axis each block of the encoder attends along: all in turn, fastest first."""
         return _cycle(range(len(self.axes) - 1, -1, -1), self.encoder_layers)
@@ -97,6 +111,39 @@ class ModelConfig(FamilyConfig):
     def plane_divisor(self) -> float:
         """What the encoder divides its input by."""
         return self.values - 1.0 if self.plane_scale is None else self.plane_scale
+
+    def pass_flops(self) -> int:
+        """One channel, or all of them where they are stacked."""
+        width, count = self.width, len(self.axes)
+        blocks = list(self.encoder_axes)
+        each = width * self.values
+        if self.encoder_layers:
+            each += 3**count * 2 * self.channels * width
+        for level in range(count):
+            blocks += self.decoder_axes(level)
+        if self.inner == "lstm":
+            blocks.pop()
+            each += 8 * width**2
+        for axis in blocks:
+            attended = 2 * self.plane_axes[axis] * width
+            each += (4 + 2 * self.mlp_ratio) * width**2 + attended
+        return 2 * math.prod(self.plane_axes) * each
+
+    def parameters(self) -> int:
+        width, hidden = self.width, self.mlp_ratio * self.width
+        norm = 2 * width
+        dense = 4 * width * (width + 1)
+        feed_forward = hidden * (width + 1) + width * (hidden + 1)
+        blocks = self.encoder_layers + sum(self.decoder_layers) - (self.inner == "lstm")
+        total = blocks * (2 * norm + dense + feed_forward)
+        total += (self.values + self.classes + sum(self.plane_axes)) * width
+        total += norm + self.values * (width + 1)
+        if self.inner == "lstm":
+            total += 8 * width * (width + 1)
+        if self.encoder_layers:
+            inputs = 3 ** len(self.axes) * 2 * self.channels
+            total += width * (inputs + 1 + sum(self.axes))
+        return total
 
     def _check_numbers(self) -> None:
         check_choices(self, inner=get_args(Inner), channel_mode=get_args(ChannelMode))
@@ -172,9 +219,14 @@ class Sizes:
         """What was asked for, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def applied(self, model: ModelConfig) -> ModelConfig:
+    def applied(self, model: FamilyConfig) -> FamilyConfig:
         """The model with these sizes; layers that a variant does not have are left out."""
         wanted = dict(self.given)
+        for name in wanted:
+            if not hasattr(model, name):
+                raise ConfigError(f"{name} is {wanted[name]}: this family of models has none")
+        if not isinstance(model, ModelConfig):
+            return replace(model, **wanted)
         if wanted.get("channel_mode", "encode") != "encode":
             wanted.setdefault("encoder_layers", 0)
         if wanted.get("inner") == "lstm":

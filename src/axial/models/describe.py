@@ -1,23 +1,33 @@
 """A model in words: what it models, its sizes and cost, and its levels drawn as text."""
 
 from axial.models.config import ModelConfig
-from axial.models.cost import forward_flops, parameters, training_flops
+from axial.models.cost import forward_flops, training_flops
+from axial.models.family_config import FamilyConfig
 
 
-def describe(config: ModelConfig) -> str:
+def describe(config: FamilyConfig) -> str:
     """Everything `axial info` says of a model that can be said without its weights."""
     facts = {
         "data": _data(config),
-        "sizes": f"width {config.width}, {config.heads} heads of {config.width // config.heads}, "
-        f"mlp_ratio {config.mlp_ratio}, dropout {config.dropout:g}"
-        + (f" ({config.encoder_dropout:g} in the encoder)" if config.encoder_dropout else ""),
-        "parameters": f"{parameters(config):,} ({parameters(config) / 1e6:.1f} M)",
+        "sizes": _sizes(config),
+        "parameters": f"{config.parameters():,} ({config.parameters() / 1e6:.1f} M)",
         "FLOPs": f"{_amount(forward_flops(config))} to score one example, "
         f"{_amount(training_flops(config))} to train on one (forward and backward"
         f"{', one channel' if config.planes > 1 else ''})",
     }
     lines = [f"{name:<12}{fact}" for name, fact in facts.items()]
-    return "\n".join([*lines, "", _levels(config)])
+    outline = _levels(config) if isinstance(config, ModelConfig) else config.outline()
+    return "\n".join([*lines, "", outline])
+
+
+def _sizes(config: FamilyConfig) -> str:
+    if not isinstance(config, ModelConfig):
+        return config.sizes()
+    encoder = f" ({config.encoder_dropout:g} in the encoder)" if config.encoder_dropout else ""
+    return (
+        f"width {config.width}, {config.heads} heads of {config.width // config.heads}, "
+        f"mlp_ratio {config.mlp_ratio}, dropout {config.dropout:g}{encoder}"
+    )
 
 
 def _amount(operations: int) -> str:
@@ -28,7 +38,7 @@ def _amount(operations: int) -> str:
 _UNITS = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("", 1))
 
 
-def _data(config: ModelConfig) -> str:
+def _data(config: FamilyConfig) -> str:
     parts = [
         f"{' x '.join(map(str, config.axes))}",
         f"{config.channels} channel{'s' * (config.channels > 1)}",

@@ -8,18 +8,26 @@ from torch import Tensor
 from axial.errors import ConfigError
 from axial.models.axial_transformer import AxialTransformer
 from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model
+from axial.models.sequence_config import FullConfig, StridedConfig
+from axial.models.sequence_transformer import FullTransformer, StridedTransformer
 
-FAMILIES: dict[str, type[Model]] = {family.family: family for family in (AxialTransformer,)}
-_CONFIGS: dict[str, type[ModelConfig]] = {"axial": ModelConfig}
+_KINDS: tuple[tuple[type[Model], type[FamilyConfig]], ...] = (
+    (AxialTransformer, ModelConfig),
+    (FullTransformer, FullConfig),
+    (StridedTransformer, StridedConfig),
+)
+FAMILIES: dict[str, type[Model]] = {model.family: model for model, _ in _KINDS}
+_CONFIGS: dict[str, type[FamilyConfig]] = {model.family: config for model, config in _KINDS}
 
 
-def family_of(config: ModelConfig) -> type[Model]:
+def family_of(config: FamilyConfig) -> type[Model]:
     """The kind of model that a configuration describes."""
-    return next(FAMILIES[name] for name, kind in _CONFIGS.items() if isinstance(config, kind))
+    return next(FAMILIES[name] for name, kind in _CONFIGS.items() if type(config) is kind)
 
 
-def read_config(about: Mapping[str, Any]) -> ModelConfig:
+def read_config(about: Mapping[str, Any]) -> FamilyConfig:
     """The configuration in what `config.json` or `run.json` says; old files name no family."""
     name = about.get("family", "axial")
     if not isinstance(name, str) or name not in FAMILIES:
@@ -30,16 +38,16 @@ def read_config(about: Mapping[str, Any]) -> ModelConfig:
     return _CONFIGS[name].from_json(about["model"])
 
 
-def new_model(config: ModelConfig) -> Model:
+def new_model(config: FamilyConfig) -> Model:
     """A model with new random weights."""
     return family_of(config)(config)
 
 
-def model_of_shapes(config: ModelConfig) -> Model:
+def model_of_shapes(config: FamilyConfig) -> Model:
     """A model without its numbers: tensors that have no memory."""
     return family_of(config).of_shapes(config)
 
 
-def model_from_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Model:
+def model_from_weights(config: FamilyConfig, weights: Mapping[str, Tensor]) -> Model:
     """The model that holds exactly these tensors."""
     return family_of(config).from_weights(config, weights)

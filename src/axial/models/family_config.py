@@ -17,7 +17,8 @@ from axial.validation import as_float, as_integer, as_lengths, from_json
 
 Places = NDArray[np.int64]
 """Flat indices into (*axes, channels)."""
-_LEAST = {"channels": 1, "values": 2, "classes": 0, "given_channels": 0, "given_steps": 0}
+_LEAST = {"channels": 1, "values": 2, "classes": 0, "width": 1}
+_LEAST |= {"given_channels": 0, "given_steps": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class FamilyConfig:
     """Number of values an element can take: x is in [0, values)."""
     classes: int = 0
     """Number of classes the model is conditioned on; 0 for an unconditional model."""
+    width: int
+    """Features per position, and of a context."""
     dropout: float = 0.0
     """Dropout rate of the residual branches of the decoder."""
     given_channels: int = 0
@@ -119,6 +122,40 @@ class FamilyConfig:
     def planes(self) -> int:
         """How many passes of the model score one example."""
         return 1
+
+    @property
+    def positions(self) -> int:
+        """How many positions of features one pass computes."""
+        return math.prod(self.axes) * self.channels
+
+    @property
+    def position_floats(self) -> int:
+        """Numbers that scoring keeps of a position at a time, roughly, logits aside."""
+        return 16 * self.width
+
+    @property
+    def input_bytes(self) -> int:
+        """What a pass keeps of an example beside that."""
+        return 0
+
+    def parameters(self) -> int:
+        """How many numbers the model learns."""
+        raise NotImplementedError
+
+    def pass_flops(self) -> int:
+        """Operations of one pass: two for a multiply-add, matrix products alone, masks or not."""
+        raise NotImplementedError
+
+    def sizes(self) -> str:
+        """Its sizes in one line."""
+        shared = {field.name for field in fields(FamilyConfig)}
+        own = (field.name for field in fields(self) if field.name not in shared)
+        names = ("width", *own, "dropout")
+        return ", ".join(f"{name} {getattr(self, name)}" for name in names)
+
+    def outline(self) -> str:
+        """What it computes, in a few lines for a person."""
+        raise NotImplementedError
 
     @property
     def channels_in_turn(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model, evaluating
 from axial.validation import as_integer
 
@@ -73,23 +73,16 @@ def element_bits(
 
 
 def planes_at_once(
-    config: ModelConfig, device: torch.device | None = None, *, steady: bool = False
+    config: FamilyConfig, device: torch.device | None = None, *, steady: bool = False
 ) -> int:
     """How many planes to score together so that memory stays bounded.
 
     On a GPU that depends on what is free, unless it is to be `steady`: sums of other batches may
     round otherwise.
     """
-    activations = 4 * config.width * (12 + 2 * config.mlp_ratio)
     logits = 8 * config.values * 4
-    each = math.prod(config.plane_axes) * (activations + logits) + input_bytes(config)
+    each = config.positions * (4 * config.position_floats + logits) + config.input_bytes
     return max(1, _working_bytes(device, steady) // each)
-
-
-def input_bytes(config: ModelConfig) -> int:
-    """What the planes that the encoder reads of an example take."""
-    encoded = config.channel_mode == "encode"
-    return 32 * config.channels * math.prod(config.axes) if encoded else 0
 
 
 def _working_bytes(device: torch.device | None, steady: bool) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from axial.errors import CheckpointError, InputError
 from axial.models.attention import check_tensors
 from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 from axial.models.layers import LSTM, Blocks, Positions
 from axial.system.devices import exact_float32
 
@@ -33,15 +34,17 @@ class Model(nn.Module):
 
     family: ClassVar[str]
     """What config.json calls the kind of model."""
-    config: ModelConfig
+    config: FamilyConfig
+    graphable: bool = True
+    """Whether a step of training can be captured as a CUDA graph."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
         self.config = config
 
     @classmethod
     def from_weights(
-        cls: type[_Model], config: ModelConfig, weights: Mapping[str, Tensor]
+        cls: type[_Model], config: FamilyConfig, weights: Mapping[str, Tensor]
     ) -> _Model:
         """The model that holds exactly these tensors; no random weights are drawn first."""
         model = cls.of_shapes(config)
@@ -50,7 +53,7 @@ class Model(nn.Module):
         return model.eval()
 
     @classmethod
-    def of_shapes(cls: type[_Model], config: ModelConfig) -> _Model:
+    def of_shapes(cls: type[_Model], config: FamilyConfig) -> _Model:
         """The model without its numbers: all its layers, and tensors that have no memory."""
         with torch.device("meta"):
             return cls(config)
@@ -68,7 +71,7 @@ class Model(nn.Module):
                     f"weight {name!r} has shape {tuple(weights[name].shape)} instead of "
                     f"{tuple(wanted[name].shape)}"
                 )
-        usual = weights["embedding.weight"].dtype
+        usual = next(iter(weights.values())).dtype
         for name, dtype in ((name, value.dtype) for name, value in weights.items()):
             if dtype != usual or not dtype.is_floating_point:
                 raise CheckpointError(
@@ -202,6 +205,7 @@ class Model(nn.Module):
 class LevelModel(Model):
     """A model whose decoder has one level per axis: what its KV caches are made of."""
 
+    config: ModelConfig
     embedding: nn.Embedding
     positions: Positions
     outer_decoders: nn.ModuleList

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from axial.errors import InputError
 from axial.models.causal import lines, shift, stack, unstack
+from axial.models.one_pass import OnePassModel
 from axial.models.protocol import Model, evaluating
 from axial.sampling.kv_cache import DecoderState, check_plain, level_model, outer_decoders
 from axial.sampling.levels import all_finite, sensible_threads
@@ -70,7 +71,7 @@ class Decoder:
     def __init__(self, model: Model, batch: int, method: str = "cached") -> None:
         self.model, self.method = model, method
         self.state: DecoderState | None = None
-        if method == "cached":
+        if method == "cached" and not isinstance(model, OnePassModel):
             self.state = DecoderState(check_plain(model), batch)
         device = next(model.parameters()).device
         self.finite = torch.ones((), dtype=torch.bool, device=device)
@@ -105,7 +106,10 @@ class Decoder:
             return
         if not (x < 0).any():
             return
-        config = self.model.config
+        if isinstance(self.model, OnePassModel):
+            yield from self._step_through(self.model, x, choose, label, context)
+            return
+        config = level_model(self.model).config
         numbers = torch.arange(x[0].numel()).view(x.shape[1:])
         if config.channel_mode != "encode":
             plane = stack(x, config).clone()
@@ -129,6 +133,30 @@ class Decoder:
                 ctx = walk.model.condition(x[some].clamp(min=0), number[some], label, context)
                 for _ in walk.lines(plane, numbers[..., channel], ctx):
                     yield x
+
+    def _step_through(
+        self,
+        model: OnePassModel,
+        x: Tensor,
+        choose: Choose,
+        label: Tensor | None,
+        context: Tensor | None,
+    ) -> Iterator[Tensor]:
+        """Element after element, by what the model's own layers remember."""
+        steps, flat, rank = model.steps(x, label, context), x.view(len(x), -1), 0
+        missing = (flat < 0).cpu()
+        every = lines(model.config)
+        last = int(missing[:, every].any(0).any(1).nonzero().max())
+        for line in every[: last + 1]:
+            answer = self.heed(choose(line))
+            for j, place in enumerate(line.tolist()):
+                logits = steps.logits(rank)
+                rank += 1
+                if missing[:, place].any():
+                    value = answer(j, logits)
+                    flat[:, place] = torch.where(flat[:, place] < 0, value, flat[:, place])
+            if missing[:, line].any():
+                yield x
 
     def check_finite(self) -> None:
         """Refuse logits that were no finite numbers; on a GPU it waits for what is under way."""

@@ -3,7 +3,6 @@
 b batch, *axes the data axes, c channels, v values.
 """
 
-import math
 from collections.abc import Callable, Generator
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 from axial.errors import InputError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
-from axial.models.likelihood import input_bytes
 from axial.models.protocol import Model, check_integers
 from axial.sampling.decoder import Decoder, GumbelMax, decoding
 from axial.sampling.kv_cache import cache_bytes, has_levels, level_model
@@ -153,10 +151,11 @@ def draws_at_once(model: Model) -> int:
     room = _WORKING_BYTES
     if weight.device.type == "cuda":
         room = torch.cuda.get_device_properties(weight.device).total_memory // 4
-    activations = math.prod(config.plane_axes) * config.width * (8 + 2 * config.mlp_ratio)
-    noise = 8 * 8 * config.plane_axes[-1] * config.values
-    planes = input_bytes(config)
-    kept = noise + planes + (cache_bytes(level_model(model)) if has_levels(model) else 0)
+    activations = config.positions * (config.position_floats - 4 * config.width)
+    noise = 8 * 8 * config.line * config.values
+    kept = (
+        noise + config.input_bytes + (cache_bytes(level_model(model)) if has_levels(model) else 0)
+    )
     return max(1, room // (activations * weight.element_size() + kept))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from axial.models.one_pass import OnePassModel
 from axial.models.protocol import Model
 from axial.sampling.decoder import decoding
 from axial.sampling.draw import Request
@@ -38,7 +39,7 @@ def stream(
     request = Request(
         model, count, seed, temperature, method, given, noise, label, context, first, batch
     )
-    if method == "cached":
+    if method == "cached" and not isinstance(model, OnePassModel):
         check_plain(model)
     return _items(request)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from axial.errors import ConfigError
-from axial.models.config import ModelConfig
+from axial.models.family_config import FamilyConfig
 from axial.validation import Precision, as_float, as_integer, check_choices, from_json
 
 Optimizer = Literal["adam", "adamw", "muon"]
@@ -167,7 +167,7 @@ class TrainConfig:
 class Recipe:
     """What a preset returns: a model for the data, and how to train it."""
 
-    model: ModelConfig
+    model: FamilyConfig
     """Sizes and variants."""
     training: TrainConfig
     """Optimizer, schedule, and how often to log, validate and save."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from axial.errors import TrainingError
-from axial.models.config import ModelConfig
 from axial.models.cost import training_flops
+from axial.models.family_config import FamilyConfig
 from axial.system.ranks import Ranks
 from axial.training.config import TrainConfig
 
@@ -22,7 +22,7 @@ class Metrics:
     def __init__(
         self,
         first: int,
-        model: ModelConfig,
+        model: FamilyConfig,
         config: TrainConfig,
         ranks: Ranks,
         bad_in_a_row: int = 0,

@@ -27,8 +27,9 @@ from axial.data.packing import open_data
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.recognise import is_path
 from axial.errors import ConfigError, DataError
-from axial.models.config import ModelConfig, Sizes
+from axial.models.config import Sizes
 from axial.models.families import family_of, read_config
+from axial.models.family_config import FamilyConfig
 from axial.system.files import LOCK, folders_above, remove_dead, scratch_folder
 from axial.system.ranks import Ranks
 from axial.training.config import Preset, Recipe, TrainConfig
@@ -202,7 +203,7 @@ def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
     return packed
 
 
-def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, Any] | None]:
+def _model(plan: Plan, packed: Packed) -> tuple[FamilyConfig, Packed, dict[str, Any] | None]:
     """What is trained, the data as it takes it, and what it starts from."""
     if plan.init is not None:
         return _model_to_tune(plan, plan.init, packed)
@@ -216,7 +217,7 @@ def _model(plan: Plan, packed: Packed) -> tuple[ModelConfig, Packed, dict[str, A
 
 def _model_to_tune(
     plan: Plan, init: Path | str, packed: Packed
-) -> tuple[ModelConfig, Packed, dict[str, Any]]:
+) -> tuple[FamilyConfig, Packed, dict[str, Any]]:
     """As above, of a run that starts from a checkpoint: its sizes are the run's, dropout aside."""
     model = load(init)
     config, labels = model.config, plan.training.labels
@@ -260,7 +261,7 @@ def _identity(packed: Packed) -> dict[str, Any]:
 
 
 def _about(
-    plan: Plan, packed: Packed, model: ModelConfig, start: Mapping[str, Any] | None, out: Path
+    plan: Plan, packed: Packed, model: FamilyConfig, start: Mapping[str, Any] | None, out: Path
 ) -> dict[str, Any]:
     """The contents of run.json."""
     own = packed.path.is_relative_to(out)

@@ -77,7 +77,7 @@ class Trainer:
                 group["lr"] = self.rate
         self.cuda_graph: CudaGraph | None = None
         self.graphable = config.cuda_graph and on_gpu and ranks.count == 1
-        self.graphable &= model.config.inner != "lstm"  # not known whether torch's can be
+        self.graphable &= model.graphable
         self.alike, self.before = 0, kinds([])
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(ranks.device)
