@@ -51,7 +51,7 @@ def info(
         from axial.data.packed import open_packed
         from axial.data.statistics import survey
 
-        print(survey(open_packed(what), duplicates and open_packed(duplicates)))
+        print(survey(open_packed(what), open_packed(duplicates) if duplicates else None))
     elif _exists(what) or shipped_folder(what) is not None:
         print("\n\n".join(_loaded(what)))
     else:
