@@ -182,11 +182,14 @@ def tfrecord(payloads):
     return out
 
 
-def video(path, frames, codec="ffv1", pix_fmt="bgr0", rate=8, form="rgb24"):
+def video(
+    path, frames, codec="ffv1", pix_fmt="bgr0", rate=8, form="rgb24", options=None, metadata=()
+):
     import av  # not everywhere that tests for a GPU run
 
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=rate)
+        container.metadata.update(metadata)
+        stream = container.add_stream(codec, rate=rate, options=options)
         stream.width, stream.height, stream.pix_fmt = frames.shape[2], frames.shape[1], pix_fmt
         for frame in frames:
             for packet in stream.encode(av.VideoFrame.from_ndarray(frame, form)):

@@ -85,10 +85,11 @@ def test_a_truncated_tar_names_entry_and_byte_wherever_it_is_cut(tmp_path):
         assert f"a.tar: cut short at byte {cut}, in or after entry {entry}" in message
         found = packed(tmp_path / "a.tar", tmp_path, skip_bad=True)
         assert np.array_equal(found.array, x[:2]) and found.description.skipped == 1
-    damaged = bytearray(whole)
-    damaged[third + 20] ^= 1
-    (tmp_path / "a.tar").write_bytes(damaged)
-    assert f"a.tar: damaged at byte {third}" in refused(tmp_path / "a.tar", tmp_path)
+    for start in (0, third):
+        damaged = bytearray(whole)
+        damaged[start + 20] ^= 1
+        (tmp_path / "a.tar").write_bytes(damaged)
+        assert f"a.tar: damaged at byte {start}: no header" in refused(tmp_path / "a.tar", tmp_path)
 
 
 def test_a_hole_of_zeros_in_a_tar_is_damage_and_not_its_end(tmp_path):

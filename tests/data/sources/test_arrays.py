@@ -350,3 +350,21 @@ def test_labels_of_an_idx_that_was_cut_stay_with_their_examples(tmp_path):
     formats.idx(tmp_path / "a" / "train-labels-idx1-ubyte", 10, data=y.tobytes())
     found = packed(tmp_path / "a", tmp_path, skip_bad=True)
     assert list(found.labels) == list(range(7))
+
+
+def test_little_that_unpacks_to_much_is_refused_before_it_is_unpacked(tmp_path):
+    columns = b"{'descr': '|u1', 'fortran_order': True, 'shape': (1048576, 1024)}"
+    for header, words in (
+        (None, "536,870,912 bytes an example, but 268,435,456 are the most"),
+        (columns, "has 1,073,741,824 bytes that can only be unpacked at once"),
+    ):
+        member = npy_file(tmp_path / "x.npy", (1, 1 << 29), bytes(1 << 20), header=header)
+        path = formats.zipped(tmp_path / "a.npz", {"x.npy": member.read_bytes()})
+        assert words in refused(path, tmp_path)
+    mnist = tmp_path / "mnist"
+    for name, shape in (("images-idx3", (1 << 30, 1, 1)), ("labels-idx1", (1 << 30,))):
+        path = formats.idx(mnist / f"train-{name}-ubyte.gz", *shape, data=bytes(1 << 20))
+        path.write_bytes(path.read_bytes() + formats.MEGABYTE * 1023)
+    assert "labels-idx1-ubyte.gz: has 1,073,741,824 bytes that can only be unpacked" in refused(
+        mnist, tmp_path
+    )

@@ -261,3 +261,16 @@ def test_palettes_and_single_bits_are_read_exactly(tmp_path):
     (tmp_path / "b").mkdir()
     Image.fromarray(index > 7).save(tmp_path / "b" / "a.png")
     assert np.array_equal(packed(tmp_path / "b", tmp_path).array[0, ..., 0], (index > 7) * 255)
+
+
+def test_every_flipped_bit_of_a_png_is_noticed(tmp_path):
+    (x,) = formats.pictures(1, 4)
+    path = tmp_path / "a.png"
+    whole = formats.png(x)
+    path.write_bytes(whole)
+    assert np.array_equal(packed(path, tmp_path).array[0], x)
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert "a.png: " in refused(path, tmp_path), bit

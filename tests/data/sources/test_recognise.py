@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 
 import formats
 import numpy as np
@@ -28,7 +31,10 @@ def test_options_that_mean_nothing_to_a_source_are_refused(tmp_path):
     formats.picture_folder(tmp_path / "in", formats.pictures(2, 8))
     assert "--channels-last means nothing" in refused(tmp_path / "in", tmp_path, channels_last=True)
     np.save(tmp_path / "a.npy", formats.pictures(2, 8))
-    assert "--frames means nothing" in refused(tmp_path / "a.npy", tmp_path, frames=4)
+    for options in ({"frames": 4}, {"key": "x"}):
+        assert f"--{next(iter(options))} means nothing" in refused(
+            tmp_path / "a.npy", tmp_path, **options
+        )
 
 
 def test_the_word_digits_goes_before_a_folder_of_that_name(tmp_path, monkeypatch):
@@ -110,3 +116,38 @@ def test_the_description_says_what_the_array_is(tmp_path):
 def test_digits_that_are_no_decimals_are_sorted_as_text():
     assert sorted(["²", "a10", "a2"], key=natural) == ["a2", "a10", "²"]
     assert natural("1²2") == ("", 1, "²", 2, "")
+
+
+def test_pipes_where_a_file_of_a_data_set_is_expected_are_not_waited_for(tmp_path):
+    folders = {
+        "mnist": ["train-images-idx3-ubyte"],
+        "labels": ["train-labels-idx1-ubyte"],
+        "cifar": ["data_batch_1.bin"],
+        "old": ["train_32x32.tar"],
+        "new": ["train_data_batch_1"],
+        "bair": ["traj.tfrecords"],
+        "arrow": ["data-00000-of-00001.arrow"],
+        "parquet": ["train.parquet"],
+        "videos": ["a.mkv"],
+        "pictures": ["a.png"],
+    }
+    for folder, names in folders.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            os.mkfifo(tmp_path / folder / name)
+    formats.idx(tmp_path / "labels" / "train-images-idx3-ubyte", formats.pictures(2, 4)[..., 0])
+    state = {"_data_files": [{"filename": folders["arrow"][0]}]}
+    (tmp_path / "arrow" / "state.json").write_text(json.dumps(state))
+    code = f"""if True:
+        from pathlib import Path
+        from axial import AxialError, ReadOptions, pack
+        for folder in {list(folders)}:
+            try:
+                out = Path("{tmp_path}", "out", folder + ".npy")
+                packed = pack(Path("{tmp_path}", folder), out, workers=1).packed
+                print(folder, "has labels" if packed.labels is not None else "has none")
+            except AxialError as error:
+                print(folder, error)"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == list(folders), ended.stderr
+    assert "labels has none" in ended.stdout.splitlines()

@@ -2,6 +2,8 @@
 
 import io
 import struct
+import subprocess
+import sys
 
 import av
 import datasets
@@ -121,7 +123,7 @@ def test_bad_videos_are_one_line(tmp_path):
         tmp_path / "grows.mjpeg", tmp_path, frames=2
     )
     (tmp_path / "noise.mp4").write_bytes(bytes(range(256)) * 10)
-    assert "noise.mp4: cannot be decoded at frame 0" in refused(
+    assert "noise.mp4: begins as none of the videos that are read" in refused(
         tmp_path / "noise.mp4", tmp_path, frames=2
     )
 
@@ -159,3 +161,84 @@ def test_a_video_whose_sound_goes_on_is_whole(tmp_path):
         frame.sample_rate = 8000
         container.mux([*picture.encode(), *sound.encode(frame), *sound.encode()])
     assert len(packed(tmp_path / "a.mkv", tmp_path, frames=8)) == 1
+
+
+def test_damage_that_ffmpeg_paints_over_is_noticed(tmp_path):
+    """FFV1 carries a checksum of each slice; FFmpeg logs that it is wrong, and goes on."""
+    path = tmp_path / "a.mkv"
+    options = {"slicecrc": "1", "level": "3", "slices": "4"}
+    x = formats.pictures(6, 64)
+    whole = bytearray(video(path, x, options=options).read_bytes())
+    assert np.array_equal(packed(path, tmp_path, frames=6).array[0], x)
+    for share in (0.3, 0.5, 0.9):
+        damaged = whole.copy()
+        damaged[int(len(whole) * share)] ^= 4
+        path.write_bytes(damaged)
+        told = refused(path, tmp_path, frames=6)
+        assert "(slice CRC mismatch" in told or "(header damaged)" in told
+    assert len(packed(path, tmp_path, frames=1, skip_bad=True)) == 5
+
+
+@pytest.mark.parametrize("name", ["12:30.mkv", "http:127.0.0.1:9?x.mkv", "concat:a|b.mkv"])
+def test_a_name_is_never_taken_for_a_url(tmp_path, name, monkeypatch):
+    x = formats.pictures(2, 16)
+    (tmp_path / "in").mkdir()
+    video(tmp_path / "a.mkv", x).rename(tmp_path / "in" / name)
+    monkeypatch.chdir(tmp_path / "in")
+    for source in (".", name):
+        assert np.array_equal(packed(source, tmp_path, frames=2).array[0], x)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        b"ffconcat version 1.0\nfile secret.mkv\n",
+        b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nsecret.mkv\n#EXT-X-ENDLIST\n",
+        b"v=0\no=- 0 0 IN IP4 127.0.0.1\nm=video 5004 RTP/AVP 96\n",
+    ],
+    ids=["ffconcat", "playlist", "sdp"],
+)
+def test_scripts_of_ffmpeg_are_no_videos(tmp_path, script):
+    video(tmp_path / "secret.mkv", formats.pictures(2, 16))
+    for name in ("a.mp4", "a.ts"):
+        (tmp_path / name).write_bytes(script)
+        assert "begins as none of the videos" in refused(tmp_path / name, tmp_path, frames=2)
+
+
+def test_a_frame_that_claims_more_pixels_than_any_screen_has_is_refused_at_once(tmp_path):
+    size = struct.pack("<HH", 15_000, 15_000)
+    gif = b"GIF89a" + size + b"\x80\0\0" + bytes(6) + b"!\xf9\x04" + bytes(5)
+    gif += b"," + bytes(4) + size + b"\0\x02\x02\x4c\x01\0;"
+    (tmp_path / "a.gif").write_bytes(gif)
+    code = f"""if True:
+        import resource
+        from axial import AxialError, ReadOptions, pack
+        try:
+            pack("{tmp_path}/a.gif", "{tmp_path}/a.npy", ReadOptions(frames=1), workers=1)
+        except AxialError as error:
+            print(error)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    message, megabytes = ended.stdout.splitlines()
+    assert "a.gif: cannot be decoded at frame 0" in message
+    assert int(megabytes) < 600
+
+
+@pytest.mark.parametrize(("kind", "codec"), [("avi", "mpeg4"), ("mkv", "ffv1"), ("mp4", "mpeg4")])
+def test_a_title_in_another_encoding_is_no_damage(tmp_path, kind, codec):
+    path = tmp_path / f"a.{kind}"
+    pix_fmt = "bgr0" if codec == "ffv1" else "yuv420p"
+    video(path, formats.pictures(2, 16), codec, pix_fmt, metadata={"title": "Zuricher Strasse"})
+    data = path.read_bytes()
+    assert data.count(b"Zuricher Strasse") == 1
+    path.write_bytes(data.replace(b"Zuricher", b"Z\xfcricher"[:8].ljust(8, b"\xe9")))
+    assert packed(path, tmp_path, frames=2).array.shape == (1, 2, 16, 16, 3)
+
+
+def test_a_codec_that_nobody_knows_is_one_line(tmp_path):
+    path = video(tmp_path / "a.mkv", formats.pictures(2, 16))
+    path.write_bytes(path.read_bytes().replace(b"V_FFV1", b"V_NONE"))
+    assert "a.mkv: is video of a codec that FFmpeg lacks" in refused(path, tmp_path, frames=2)
+    path = video(tmp_path / "a.avi", formats.pictures(2, 16), "mpeg4", "yuv420p")
+    path.write_bytes(path.read_bytes().replace(b"FMP4", b"ZZZZ"))
+    assert "a.avi: is video of a codec that FFmpeg lacks" in refused(path, tmp_path, frames=2)

@@ -59,7 +59,9 @@ def open_array(path: Path, options: ReadOptions) -> Source:
         count=stream.shape[0],
         records=_records(chunks, stream.where, labels, dtype_for(values or 256), channels=channels),
         notes=notes,
-        takes=frozenset({"channels_last", "channels_none", "values", "key"}),
+        takes=frozenset(
+            {"channels_last", "channels_none", "values"} | ({"key"} if keys else set())
+        ),
     )
 
 

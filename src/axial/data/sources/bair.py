@@ -27,7 +27,7 @@ def find_records(path: Path) -> dict[str, list[Path]]:
     """TFRecord files by the folder they lie in: softmotion30_44k/train and test."""
     files = [path] if path.is_file() else sorted(p for s in SUFFIXES for p in path.rglob(f"*{s}"))
     found: dict[str, list[Path]] = {}
-    for file in files:
+    for file in filter(Path.is_file, files):  # a pipe would be waited for
         # Not resolve(): in a store of links all files may lie in one folder.
         found.setdefault(file.absolute().parent.name, []).append(file)
     return found

@@ -39,7 +39,7 @@ def find_old(path: Path) -> list[Path]:
     """The tars or folders of the old version at a path, by their official names."""
     folder = path.is_dir() and not OLD_NAME.fullmatch(path.name)
     files = sorted(path.iterdir()) if folder else [path]
-    return [file for file in files if OLD_NAME.fullmatch(file.name)]
+    return [f for f in files if OLD_NAME.fullmatch(f.name) and (f.is_file() or f.is_dir())]
 
 
 def open_old(path: Path, options: ReadOptions) -> Source:

@@ -177,6 +177,8 @@ def read_batch(file: BinaryIO, where: Path | str) -> tuple[Array, Array]:
     """The rows and labels of a pickled batch: a dictionary with `data` and `labels`."""
     try:
         found = _Machine().load(file)
+        if file.read(1):  # where an archive compares its checksum
+            raise ValueError("there is more after its end")
     except _RefusedError as error:
         raise DataError(
             f"{where}: is a pickle that asks for {error}, which no data needs; not read, do not "

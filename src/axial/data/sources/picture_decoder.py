@@ -5,6 +5,7 @@ import io
 import re
 import struct
 import warnings
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import Record
 from axial.errors import DataError
 
+_LARGEST = 1 << 29
 _ORIENTATION = 0x0112
 _PARTS = {"TIFF": "pages", "DCX": "pages", "PSD": "layers"}
 """What the pictures in a file of several are called, where they are no frames."""
@@ -45,7 +47,7 @@ class Decoder:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             try:
                 with Image.open(stream, formats=readable_formats()) as image:
-                    return self._examples(image, record)
+                    return self._examples(image, record, data)
             except DataError:
                 raise
             except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -64,8 +66,10 @@ class Decoder:
                     f"picture ({reason}); fetch it again{others}"
                 ) from error
 
-    def _examples(self, image: Image.Image, record: Record) -> Array:
+    def _examples(self, image: Image.Image, record: Record, data: bytes) -> Array:
         where, size = record.where, self.options.size
+        if image.format == "PNG":
+            _check_png(data)
         if getattr(image, "is_animated", False) and image.format != "MPO":
             raise _several(image, record)
         if image.mode == "F":
@@ -134,10 +138,28 @@ def shrink(image: Image.Image, size: int, where: str) -> Image.Image:
 def _read(record: Record) -> bytes:
     if isinstance(record.data, bytes):
         return record.data
+    path = Path(record.data)
     try:
-        return Path(record.data).read_bytes()
+        size = path.stat().st_size
+        if not path.is_file() or size > _LARGEST:
+            raise DataError(
+                f"{record.where}: is no regular file of up to {_LARGEST:,} bytes, as pictures are; "
+                f"remove it"
+            )
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"{record.where}: cannot be read ({error.strerror})") from error
+
+
+def _check_png(data: bytes) -> None:
+    """Compare the checksums of a PNG, some of which Pillow passes over."""
+    start, kind = 8, b""
+    while kind != b"IEND":
+        end = start + 8 + int.from_bytes(data[start : start + 4])
+        kind = data[start + 4 : start + 8]
+        if zlib.crc32(data[start + 4 : end]).to_bytes(4) != data[end : end + 4]:
+            raise ValueError(f"the checksum of its chunk at byte {start} is wrong")
+        start = end + 4
 
 
 def _begins_as_picture(data: bytes) -> bool:

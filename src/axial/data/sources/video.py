@@ -3,12 +3,14 @@
 import itertools
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
+from axial.data.sources.archives import shown, told
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import on_white, opaque, shrink
 from axial.data.sources.pictures import Files, changes, find_files
@@ -24,6 +26,26 @@ _SLACK = 0.5
 """Seconds by which a whole file may end before the time it tells of."""
 _TS_PACKETS = (188, 192, 204)
 """Bytes of a packet of an MPEG transport stream, which tells of no duration."""
+_MOST_PIXELS = 1 << 25
+"""Of a frame: 8K has 33,177,600."""
+_STRICT = {"err_detect": "crccheck+bitstream+buffer+explode", "max_pixels": str(_MOST_PIXELS)}
+"""What a decoder is told: by default it paints over damage, and takes frames of any size."""
+_CONTAINERS = {
+    "mov": rb"....(ftyp|moov|mdat|free|skip|wide|pnot)",
+    "matroska": rb"\x1a\x45\xdf\xa3",
+    "avi": rb"RIFF....AVI",
+    "flv": rb"FLV",
+    "asf": rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11",
+    "ogg": rb"OggS",
+    "gif": rb"GIF8",
+    "yuv4mpegpipe": rb"YUV4MPEG2",
+    "mjpeg": rb"\xff\xd8\xff",
+    "mpeg": rb"\0\0\x01\xba",
+    "mpegvideo": rb"\0\0\x01\xb3",
+    "m4v": rb"\0\0\x01\xb0",
+    "mpegts": rb"G.{187}G|G.{203}G|.{4}G.{191}G",
+}
+"""What FFmpeg may take a file for, by how it begins: others are scripts that open more files."""
 _NAME = re.compile(
     r".+\.(mp4|m4v|mov|avi|mkv|webm|mpe?g|wmv|flv|ts|m2ts|3gp|ogv|y4m|gif|mjpeg)", re.I | re.DOTALL
 )
@@ -82,10 +104,9 @@ def _clips(path: Path, options: ReadOptions) -> Iterator[Record]:
 
 def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
     """The frames of a video as arrays (h, w, c), all of one size."""
-    av = pyav()
     number, first = 0, None
     try:
-        with av.open(str(path)) as container:
+        with path.open("rb") as file, _opened(path, file) as container:
             for frame in _pictures(path, container):
                 if frame.is_corrupt:
                     raise _damaged(path, number, "it is marked as corrupt")
@@ -100,11 +121,41 @@ def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:
                     image = image.convert("L")
                 if options.size:
                     image = shrink(image, options.size, f"{path}: frame {number}")
-                x = np.asarray(image)
-                yield x if x.ndim == 3 else x[..., None]
+                yield np.atleast_3d(np.asarray(image))
                 number += 1
-    except (av.error.FFmpegError, OSError) as error:
-        raise _damaged(path, number, error.strerror or error) from error
+    except DataError:
+        raise
+    except Exception as error:  # a damaged video can raise anything at all
+        raise _damaged(path, number, getattr(error, "strerror", "") or told(error)) from error
+
+
+def _opened(path: Path, file: BinaryIO) -> "InputContainer":
+    """The container, from an open file: FFmpeg would take some names for URLs and scripts."""
+    head = file.read(512)
+    file.seek(0)
+    for name, begins in _CONTAINERS.items():
+        if re.match(begins, head, re.DOTALL):
+            strict = {"max_pixels": _STRICT["max_pixels"]}
+            return pyav().open(file, format=name, options=strict, metadata_errors="replace")
+    raise DataError(
+        f"{path}: begins as none of the videos that are read ({', '.join(_CONTAINERS)}); convert "
+        f"it to one of them"
+    )
+
+
+@contextmanager
+def _noticing(path: Path, number: int, *, only: str = "") -> Iterator[None]:
+    """Raise what FFmpeg does but log: an error, or one that says `only`."""
+    av = pyav()
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        with av.logging.Capture() as messages:
+            yield
+    finally:
+        av.logging.set_level(av.logging.PANIC)
+    for level, _, text in messages:
+        if level <= av.logging.ERROR and only in text:
+            raise _damaged(path, number, shown(text.strip().split("\n")[0]))
 
 
 def _image(frame: Any, options: ReadOptions, where: str) -> Image.Image:
@@ -135,14 +186,23 @@ def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
         kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
         raise DataError(f"{path}: holds no video, only {kinds}; use another file")
     stream = container.streams.video[0]
-    stream.thread_type = "SLICE"  # with one thread a frame, closing hangs after damage
-    stream.codec_context.options = {"err_detect": "explode"}  # else damage is painted over
+    if stream.codec_context is None:
+        raise DataError(f"{path}: is video of a codec that FFmpeg lacks; convert it to another")
+    stream.codec_context.thread_count = 1  # others would log elsewhere, and hang after damage
+    stream.codec_context.options = _STRICT
     number, reached = 0, 0.0
-    for packet in container.demux():  # sound too: a file may go on after its last picture
+    packets = container.demux()  # sound too: a file may go on after its last picture
+    while True:
+        with _noticing(path, number, only="CRC"):
+            packet = next(packets, None)
+        if packet is None:
+            break
         if packet.pts is not None and packet.time_base is not None:
             reached = max(reached, float((packet.pts + (packet.duration or 0)) * packet.time_base))
         if packet.stream is stream:
-            for frame in packet.decode():
+            with _noticing(path, number):
+                frames = packet.decode()
+            for frame in frames:
                 yield frame
                 number += 1
     _check_end(path, container, number, reached)
