@@ -9,6 +9,7 @@ from typing import Any
 
 from axial.errors import ConfigError
 from axial.models.config import ModelConfig
+from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.shape import DataShape
 from axial.training.config import Preset, Recipe, TrainConfig
 from axial.validation import unknown_name
@@ -95,6 +96,36 @@ def cifar10_paper(data: DataShape = _PICTURE) -> Recipe:
         recipe.training, steps=40_000, warmup=1000, ema=None, ema_warmup=True, hold_out="last"
     )
     return replace(recipe, training=shorter)
+
+
+def strided_cifar10(data: DataShape = _PICTURE) -> Recipe:
+    """The Strided Sparse Transformer's CIFAR-10 experiment (Child et al. 2019, 59M, 2.80)."""
+    training = _sparse(learning_rate=3.5e-4, batch=16, steps=360_000)
+    model = _sequence(data, layers=128, dropout=0.25, stride=None)
+    return Recipe(model=model, training=training)
+
+
+def strided_cifar10_15m(data: DataShape = _PICTURE) -> Recipe:
+    """The authors' smaller Strided Sparse Transformer, at the cost and by the recipe of cifar10."""
+    return replace(cifar10(), model=_sequence(data, layers=32, stride=None))
+
+
+def strided_imagenet64(data: DataShape = _LARGE_PICTURE) -> Recipe:
+    """The Strided Sparse Transformer's ImageNet64 experiment (Child et al. 2019, 152M, 3.44)."""
+    training = _sparse(learning_rate=1.5e-4, batch=128, steps=700_000, weight_decay=0.001)
+    sizes: dict[str, Any] = {"width": 512, "heads": 16, "qk_ratio": 1.0, "mlp_ratio": 4}
+    sizes |= {"stride": 128, "cycle": ("local", "strided", "local", "local")}
+    return Recipe(model=_sequence(data, layers=48, dropout=0.01, **sizes), training=training)
+
+
+def full_cifar10(data: DataShape = _PICTURE) -> Recipe:
+    """The full-attention Transformer that was trained beside strided-cifar10 (59M, 2.82)."""
+    return replace(strided_cifar10(), model=_sequence(data, layers=128, dropout=0.25))
+
+
+def full_cifar10_7m(data: DataShape = _PICTURE) -> Recipe:
+    """A full-attention Transformer at the cost, and by the recipe, of cifar10."""
+    return replace(cifar10(), model=_sequence(data, layers=14))
 
 
 def digits(data: DataShape = _DIGITS) -> Recipe:
@@ -189,6 +220,28 @@ def _paper(data: DataShape, learning_rate: float, **sizes: Any) -> Recipe:
     return Recipe(model=_sized(data, **sizes), training=training)
 
 
+def _sparse(*, weight_decay: float = 0.01, **others: Any) -> TrainConfig:
+    """How the authors of the Sparse Transformer trained; they let embeddings decay, too."""
+    return TrainConfig(
+        optimizer="adamw",
+        beta2=0.999,
+        weight_decay=weight_decay,
+        schedule="cosine",
+        warmup=15_000,
+        ema=0.999,
+        ema_warmup=False,
+        labels=False,
+        hold_out="last",
+        **others,
+    )
+
+
+def _sequence(data: DataShape, **sizes: Any) -> FullConfig:
+    """A Transformer over all elements: with a stride it is the sparse one."""
+    sizes = {"width": 256, "heads": 2, "qk_ratio": 0.5, "mlp_ratio": 2, **asdict(data), **sizes}
+    return (StridedConfig if "stride" in sizes else FullConfig)(**sizes)
+
+
 def _sized(
     data: DataShape, *, width: int, layers: tuple[int, ...], heads: int = 16, **others: Any
 ) -> ModelConfig:
@@ -221,6 +274,11 @@ PRESETS = {
         imagenet64_lstm,
         imagenet32_released,
         imagenet64_released,
+        strided_cifar10,
+        strided_cifar10_15m,
+        strided_imagenet64,
+        full_cifar10,
+        full_cifar10_7m,
         small,
         base,
         large,

@@ -195,6 +195,8 @@ class Sizes:
     """Features per position."""
     heads: int | None = None
     """Attention heads."""
+    layers: int | None = None
+    """Blocks of a family that is one stack of them: full, strided."""
     encoder_layers: int | None = None
     """Blocks of the channel encoder."""
     decoder_layers: tuple[int, ...] | None = None

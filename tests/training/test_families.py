@@ -1,0 +1,84 @@
+"""Training takes every family as it takes the axial one: resuming, ranks, --init."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small_runs import losses, run_to_end
+
+import axial
+from axial import ConfigError, TrainConfig
+from axial.checkpoints.run_folder import Run
+from axial.cli.main import main
+from axial.models.sequence_config import FullConfig, StridedConfig
+from axial.training.config import Recipe
+
+SMALL = {"axes": (4, 4), "channels": 2, "values": 5, "classes": 2, "width": 8, "heads": 2}
+CONFIGS = {
+    "full": FullConfig(layers=1, dropout=0.1, **SMALL),
+    "strided": StridedConfig(layers=2, dropout=0.1, **SMALL),
+}
+
+
+def recipe(config, **settings):
+    usual = {"steps": 6, "batch": 4, "learning_rate": 1e-2, "warmup": 2, "keep_checkpoints": 3}
+    usual |= {"save_every": 2, "validate_every": 3, "sample_every": 0, "log_every": 1}
+    return Recipe(model=config, training=TrainConfig(**usual | {"labels": False} | settings))
+
+
+@pytest.fixture
+def pictures():
+    return torch.randint(5, (40, 4, 4, 2), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_resumed_run_equals_one_that_was_not_stopped(family, optimizer, pictures, tmp_path):
+    config = replace(CONFIGS[family], classes=0)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    axial.train(recipe(config, optimizer=optimizer), data=pictures, out=whole)
+    shutil.copytree(whole, cut)
+    for later in Run(cut).checkpoints()[1:]:
+        shutil.rmtree(later)
+    axial.train(resume=True, out=cut)
+    (state, tensors), (state2, tensors2) = Run(whole).newest(), Run(cut).newest()
+    assert state["step"] == state2["step"] == 6 and losses(whole) == losses(cut)
+    assert all(torch.equal(tensor, tensors2[name]) for name, tensor in tensors.items())
+    assert axial.load(cut).family == family
+
+
+@pytest.mark.parametrize("preset", ["full-cifar10-7m", "strided-cifar10-15m"])
+def test_two_ranks_find_what_one_finds(preset, tmp_path):
+    flags = ["--data", "digits", "--width", 8, "--heads", 2, "--layers", 2, "--steps", 4]
+    flags += ["--batch", 4, "--log-every", 1, "--sample-every", 0, "--warmup", 2, "--no-flip"]
+    for ranks, parallel in ((1, "ddp"), (2, "ddp"), (2, "fsdp")):
+        out = tmp_path / f"{ranks}-{parallel}"
+        run_to_end("train", preset, "--out", out, *flags, "--parallel", parallel, ranks=ranks)
+        assert losses(out) == pytest.approx(losses(tmp_path / "1-ddp"), abs=1e-6)
+
+
+def test_what_a_family_has_not_is_refused(pictures, tmp_path):
+    with pytest.raises(ConfigError, match="encoder_layers is 3: this family of models has none"):
+        axial.train(recipe(CONFIGS["full"]), data=pictures, out=tmp_path / "run", encoder_layers=3)
+
+
+def test_a_family_is_conditioned_on_labels_drawn_from_scored_and_fine_tuned(tmp_path, capsys):
+    flags = ["--batch", "4", "--steps", "2", "--sample-every", "0", "--learning-rate", "0.01"]
+    size = ["--width", "8", "--heads", "2", "--layers", "2", "--labels"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    train = ["train", "strided-cifar10-15m", "--data", "digits", *flags]
+    main([*train, "--out", str(first), *size])
+    main([*train, "--out", str(second), "--labels", "--init", str(first)])
+    model = axial.load(second)
+    assert (model.family, model.config.classes) == ("strided", 10)
+    assert Run(second).about["init"]["fingerprint"] == axial.fingerprint(axial.load(first))
+    x = torch.from_numpy(axial.open_packed(first / "data/data.npy").rows(range(4)).astype("int64"))
+    bits = [axial.bits(model, x, torch.full((4,), label)) for label in (0, 1)]
+    assert (bits[0] - bits[1]).abs().min() > 0
+    main(["sample", str(second), "--count", "2", "--batch", "2", "--out", str(tmp_path / "s.npy")])
+    drawn = axial.draw(model, 2, label=torch.arange(2), batch=2)
+    assert np.array_equal(np.load(tmp_path / "s.npy"), drawn.numpy())
+    main(["evaluate", str(second), "--limit", "8", "--device", "cpu"])
+    assert "bits/dim" in capsys.readouterr().out.splitlines()[-1]
