@@ -9,6 +9,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
@@ -47,7 +48,9 @@ class Decoder:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             try:
                 with Image.open(stream, formats=readable_formats()) as image:
-                    return self._examples(image, record, data)
+                    if image.format == "PNG":
+                        _check_png(stream)
+                    return self._examples(image, record)
             except DataError:
                 raise
             except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -66,10 +69,8 @@ class Decoder:
                     f"picture ({reason}); fetch it again{others}"
                 ) from error
 
-    def _examples(self, image: Image.Image, record: Record, data: bytes) -> Array:
+    def _examples(self, image: Image.Image, record: Record) -> Array:
         where, size = record.where, self.options.size
-        if image.format == "PNG":
-            _check_png(data)
         if getattr(image, "is_animated", False) and image.format != "MPO":
             raise _several(image, record)
         if image.mode == "F":
@@ -151,15 +152,15 @@ def _read(record: Record) -> bytes:
         raise DataError(f"{record.where}: cannot be read ({error.strerror})") from error
 
 
-def _check_png(data: bytes) -> None:
+def _check_png(stream: BinaryIO) -> None:
     """Compare the checksums of a PNG, some of which Pillow passes over."""
-    start, kind = 8, b""
+    place, kind = stream.tell(), b""
+    stream.seek(8)
     while kind != b"IEND":
-        end = start + 8 + int.from_bytes(data[start : start + 4])
-        kind = data[start + 4 : start + 8]
-        if zlib.crc32(data[start + 4 : end]).to_bytes(4) != data[end : end + 4]:
-            raise ValueError(f"the checksum of its chunk at byte {start} is wrong")
-        start = end + 4
+        length, kind = int.from_bytes(stream.read(4)), stream.read(4)
+        if zlib.crc32(kind + stream.read(length)).to_bytes(4) != stream.read(4):
+            raise ValueError(f"the checksum of a chunk of {length} bytes is wrong")
+    stream.seek(place)
 
 
 def _begins_as_picture(data: bytes) -> bool:
