@@ -2,9 +2,11 @@
 
 import importlib.util
 import os
+import resource
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -171,6 +173,17 @@ def fails(capsys, *args, status=1):
         return message
     assert caught.value.code == status
     return capsys.readouterr().err
+
+
+@contextmanager
+def full_disk(most):
+    """No file may grow beyond so many bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def launch(tmp_path, program):
