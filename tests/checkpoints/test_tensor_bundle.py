@@ -107,22 +107,17 @@ def test_a_bundle_is_found_by_folder_state_file_or_path(tmp_path):
         find_bundle(tmp_path / "empty")
 
 
-def test_every_bit_flip_in_the_index_is_noticed(recorded):
+def test_every_bit_flip_in_the_index_and_a_short_one_are_noticed(recorded):
     path = recorded / "model.ckpt.index"
     whole = path.read_bytes()
     # The last 48 bytes point to blocks and are padded: flips in the padding change nothing.
-    places = [*range(0, len(whole) - 48, 509), len(whole) - 48, len(whole) - 1]
-    for place in places:
+    for place in [*range(0, len(whole) - 48, 509), len(whole) - 48, len(whole) - 1]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(CheckpointError, match="index"):
             read_index(path)
-
-
-@pytest.mark.parametrize("keep", [0, 47, 48, 5000, -1])
-def test_a_truncated_index_is_refused(recorded, keep):
-    path = recorded / "model.ckpt.index"
-    path.write_bytes(path.read_bytes()[:keep])
-    refused(recorded, "not a TensorFlow checkpoint index, or cut short")
+    for keep in (0, 47, 48, 5000, -1):
+        path.write_bytes(whole[:keep])
+        refused(recorded, "not a TensorFlow checkpoint index, or cut short")
 
 
 def test_truncated_missing_and_flipped_data_is_refused_by_the_name_of_the_variable(recorded):
@@ -137,16 +132,15 @@ def test_truncated_missing_and_flipped_data_is_refused_by_the_name_of_the_variab
 
 
 def test_what_is_not_supported_is_said(tmp_path):
-    write_bundle(tmp_path / "m", ARRAYS, endianness=1)
-    refused(tmp_path, "big-endian")
-    write_bundle(tmp_path / "m", ARRAYS, compression=2)
-    refused(tmp_path, "unknown compression 2")
-    write_bundle(tmp_path / "m", ARRAYS, kinds={"model/ab": 7})
-    refused(tmp_path, "variable model/ab is stored of TensorFlow type 7")
-    write_bundle(tmp_path / "m", ARRAYS, kinds={"model/ab": 1})
-    refused(tmp_path, "variable model/ab has 32 bytes for (4,)")
-    write_bundle(tmp_path / "m", ARRAYS, extra=bytes([7 << 3 | 2, 0]))
-    refused(tmp_path, "stored in slices")
+    for how, message in (
+        ({"endianness": 1}, "big-endian"),
+        ({"compression": 2}, "unknown compression 2"),
+        ({"kinds": {"model/ab": 7}}, "variable model/ab is stored of TensorFlow type 7"),
+        ({"kinds": {"model/ab": 1}}, "variable model/ab has 32 bytes for (4,)"),
+        ({"extra": bytes([7 << 3 | 2, 0])}, "stored in slices"),
+    ):
+        write_bundle(tmp_path / "m", ARRAYS, **how)
+        refused(tmp_path, message)
 
 
 def write_entry(folder, dims, size, offset=0, name="a"):
@@ -183,17 +177,18 @@ def test_names_that_would_not_fit_a_line_are_cut(tmp_path):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-def test_an_endless_number_is_refused_at_once(tmp_path):
-    write_index(tmp_path / "m.index", [[(b"", b"")], [(b"a", b"\xff" * 4_000_000)]])
-    refused(tmp_path, "more than 64 bits")
-
-
-@pytest.mark.parametrize("dim", [b"\x05", b"\xff" * 8 + b"\x7f"], ids=["small", "huge"])
-def test_a_dimension_that_is_a_bare_number_is_refused_at_once(tmp_path, dim):
-    shape = b"\x10" + dim
-    entry = b"\x08\x01\x12" + bytes([len(shape)]) + shape
-    write_index(tmp_path / "m.index", [[(b"", b"")], [(b"a", entry)]])
-    refused(tmp_path, "a dimension that is no message")
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"\xff" * 4_000_000, "more than 64 bits"),
+        (b"\x08\x01\x12\x02\x10\x05", "a dimension that is no message"),
+        (b"\x08\x01\x12\x0a\x10" + b"\xff" * 8 + b"\x7f", "a dimension that is no message"),
+    ],
+    ids=["endless", "small", "huge"],
+)
+def test_a_row_of_bare_numbers_is_refused_at_once(tmp_path, row, message):
+    write_index(tmp_path / "m.index", [[(b"", b"")], [(b"a", row)]])
+    refused(tmp_path, message)
 
 
 def test_an_index_that_cannot_be_read_is_said(tmp_path):

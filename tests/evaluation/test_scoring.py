@@ -161,22 +161,44 @@ def test_a_video_is_stacked_for_a_model_of_frames_as_channels(tmp_path):
     assert "bits/dim, 5 channels given 1, +- " in str(odd)
 
 
+COLOUR = {"axes": (4, 4), "channels": 3, "values": 256}
+ODD = [COLOUR | {"axes": (4, 5)}, COLOUR | {"values": 3}]
+TAKES = "but the model takes 4 x 4, 3 channels, 256 values"
+
+
 @pytest.mark.parametrize(
-    "settings, message",
+    ("wanted", "found", "message"),
     [
-        ({"axes": (4, 3)}, "has examples of 3 x 4, 2 channels, 3 values, but the model takes 4 x"),
-        ({"channels": 3}, "but the model takes 3 x 4, 3 channels, 3 values; give other data"),
-        ({"axes": (4,), "channels": 6}, "but the model takes 4, 6 channels, 3 values"),
-        ({"values": 2}, "but the model takes 3 x 4, 2 channels, 2 values"),
-        ({"classes": 2}, "has 3 classes, but the model is conditioned on 2 classes"),
+        ({"axes": (4, 3)}, {}, "has examples of 3 x 4, 1 channel, 3 values"),
+        ({"channels": 3}, {}, "takes 3 x 4, 3 channels, 3 values; give other data"),
+        ({"axes": (4,), "channels": 3}, {}, "takes 4, 3 channels, 3 values; give other data"),
+        ({"values": 2}, {}, "takes 3 x 4, 1 channel, 2 values; give other data"),
+        ({"classes": 2}, {"classes": 3}, "3 classes, but the model is conditioned on 2 classes"),
+        ({"classes": 3}, {}, "no labels, but the model is conditioned on 3 classes; give other"),
+        *(
+            (COLOUR, COLOUR | other, f"{TAKES}; pictures are read with {cure}, if that is meant")
+            for other, cure in (
+                ({"axes": (5, 8)}, "--size 4"),
+                ({"axes": (4, 5)}, "--size 4"),
+                ({"channels": 1}, "--convert rgb"),
+                ({"axes": (5, 4), "channels": 1}, "--size 4 --convert rgb"),
+            )
+        ),
+        *(
+            (COLOUR, COLOUR | {"axes": (5, 4)} | other, f"{TAKES}; give other data")
+            for other in ({"channels": 2}, {"values": 200}, {"axes": (20,)})
+        ),
+        *((odd, odd | {"axes": (6, 6)}, "values; give other data") for odd in ODD),
+        *((odd, odd | {"axes": (6, 6), "channels": 1}, "values; give other data") for odd in ODD),
     ],
     ids=str,
 )
-def test_data_that_does_not_fit_the_model_is_refused(settings, message, packed_for):
-    packed = packed_for(VARIANTS["2d-labels"])
-    model = tiny_model(config(**({"axes": (3, 4), "channels": 2} | settings)))
+def test_data_that_does_not_fit_is_refused_with_what_makes_it_fit(
+    wanted, found, message, packed_for
+):
+    packed = packed_for(config(**found))
     with pytest.raises(InputError) as caught:
-        evaluate(model, packed)
+        evaluate(tiny_model(config(**wanted)), packed)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -188,40 +210,6 @@ def test_grey_frames_do_not_pass_for_colours(grey, tmp_path):
         evaluate(tiny_model(config((3, 4), channels=grey)), packed)
     told = tiny_model(config((3, 4), channels=grey, frames=grey))
     assert len(evaluate(told, packed).bits) == 4
-
-
-@pytest.mark.parametrize(
-    ("axes", "channels", "values", "cure"),
-    [
-        ((5, 8), 3, 256, "pictures are read with --size 4, if that is meant"),
-        ((4, 5), 3, 256, "pictures are read with --size 4, if that is meant"),
-        ((4, 4), 1, 256, "pictures are read with --convert rgb, if that is meant"),
-        ((5, 4), 1, 256, "pictures are read with --size 4 --convert rgb, if that is meant"),
-        ((5, 4), 2, 256, "give other data"),
-        ((5, 4), 3, 200, "give other data"),
-        ((20,), 3, 256, "give other data"),
-    ],
-)
-def test_pictures_that_do_not_fit_are_refused_with_what_makes_them_fit(
-    axes, channels, values, cure, packed_for
-):
-    packed = packed_for(config(axes, channels=channels, values=values))
-    with pytest.raises(InputError) as caught:
-        evaluate(tiny_model(config((4, 4), channels=3, values=256)), packed)
-    assert str(caught.value).endswith(f"but the model takes 4 x 4, 3 channels, 256 values; {cure}")
-
-
-@pytest.mark.parametrize(("axes", "values"), [((4, 5), 256), ((4, 4), 3)])
-def test_what_no_option_makes_fit_is_refused_without_one(axes, values, packed_for):
-    wanted = config(axes, channels=3, values=values)
-    for found in (replace(wanted, axes=(6, 6)), replace(wanted, axes=(6, 6), channels=1)):
-        with pytest.raises(InputError, match=r"values; give other data$"):
-            evaluate(tiny_model(wanted), packed_for(found))
-
-
-def test_a_model_with_classes_refuses_data_without_labels(packed_for):
-    with pytest.raises(InputError, match="has no labels, but the model is conditioned on 3"):
-        evaluate(tiny_model(VARIANTS["2d-labels"]), packed_for(config((3, 4), channels=2)))
 
 
 def test_an_array_under_another_ones_description_is_not_scored(packed_for, tmp_path):
@@ -289,17 +277,20 @@ def test_a_precision_that_it_is_not_computed_in_is_refused(packed_for):
 
 
 def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path, monkeypatch):
-    found = VARIANTS["2d-channels"]
+    found = VARIANTS["2d-labels"]
     model, packed = tiny_model(found).float(), packed_for(found)
     partial = tmp_path / "partial"
-    interrupt(model, packed, partial, 10, monkeypatch, batch=5)
+    interrupt(model, packed, partial, 10, monkeypatch, batch=5, identify=False)
     kept = partial.read_bytes()
-    x = packed.rows(range(COUNT))
+    x, label = packed.rows(range(COUNT)), packed.labels
+    relabelled = write_test_set(tmp_path / "labels.npy", x, (label + 1) % 3, 3, values=3)
     x[-1, 0, 0, 0] = 2 - x[-1, 0, 0, 0]
-    changed = write_test_set(tmp_path / "changed.npy", x, values=3)
+    changed = write_test_set(tmp_path / "changed.npy", x, label, 3, values=3)
     for message, args, how in (
         ("with model ", (tiny_model(found, seed=1), packed), {}),
+        ("with model ", (tiny_model(found, seed=1), packed), {"identify": False}),
         ("with data ", (model, changed), {}),
+        ("with labels ", (model, relabelled), {}),
         ("with subset ", (model, packed), {"subset": np.arange(22)}),
         ("with subset ", (model, packed), {"subset": [3]}),
         ("with precision float32, not bfloat16", (model, packed), {"precision": "bfloat16"}),
@@ -315,24 +306,6 @@ def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path,
         partial.write_bytes(harm)
         with pytest.raises(AxialError, match=r"partial: .*; remove it or use another file$"):
             evaluate(model, packed, resume=partial)
-
-
-def test_whose_a_partial_file_is_is_known_even_if_nobody_asks(packed_for, tmp_path, monkeypatch):
-    found = VARIANTS["2d"]
-    packed, how = packed_for(found), {"batch": 5, "identify": False}
-    interrupt(tiny_model(found), packed, tmp_path / "partial", 10, monkeypatch, **how)
-    with pytest.raises(DataError, match="partial: is part of an evaluation with model "):
-        evaluate(tiny_model(found, seed=1), packed, resume=tmp_path / "partial", **how)
-
-
-def test_what_was_scored_under_other_labels_is_not_gone_on_with(packed_for, tmp_path, monkeypatch):
-    found = VARIANTS["2d-labels"]
-    model, packed = tiny_model(found), packed_for(found)
-    interrupt(model, packed, tmp_path / "partial", 10, monkeypatch, batch=5)
-    x, label = packed.rows(range(COUNT)), (packed.labels + 1) % 3
-    relabelled = write_test_set(tmp_path / "relabelled.npy", x, label, 3, values=3)
-    with pytest.raises(DataError, match="partial: is part of an evaluation with labels "):
-        evaluate(model, relabelled, resume=tmp_path / "partial")
 
 
 def test_what_takes_seconds_is_not_put_on_the_disk_batch_by_batch(packed_for, tmp_path):
