@@ -96,7 +96,7 @@ def test_a_name_that_the_output_cannot_spell_is_escaped(tmp_path, monkeypatch, e
 def test_info_describes_every_preset(name, capsys):
     main(["info", name])
     out = capsys.readouterr().out
-    assert "parameters" in out and "FLOPs" in out and "inner decoder" in out
+    assert "parameters" in out and "FLOPs" in out and "logits (b, " in out
 
 
 def test_info_fits_a_preset_to_data(capsys):
