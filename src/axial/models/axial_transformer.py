@@ -2,8 +2,7 @@
 
 b batch, *axes the data axes (slowest first), c channels, d model width, v values. Where channels
 are stacked, the decoder works on the larger grid `*plane`; causal.py holds what makes it
-autoregressive. Inputs a caller can get wrong are annotated Shaped, so that the mistake reaches
-our own check and its message.
+autoregressive.
 """
 
 import math
@@ -29,7 +28,14 @@ from axial.models.layers import (
     init_linear,
     waves,
 )
-from axial.models.protocol import LevelModel, check_integers, check_one_each
+from axial.models.protocol import (
+    Context,
+    Examples,
+    Label,
+    LevelModel,
+    check_integers,
+    check_one_each,
+)
 
 EMBEDDING_SCALE = 5.0
 """Embeddings and position tables start as normals of this standard deviation over sqrt(width)."""
@@ -71,11 +77,9 @@ class ChannelEncoder(nn.Module):
 
 
 class AxialTransformer(LevelModel):
-    """An exact-likelihood autoregressive model of integer arrays (b, *axes, c).
+    """The paper's model: p(x) is a product over channels, and within one over its elements.
 
-    p(x) is a product over channels, and within a channel over the elements in raster order
-    (`order` of causal.py has the exact order of every channel mode). A model takes tensors
-    and returns tensors; it keeps nothing between calls.
+    `order` of causal.py has the exact order of every channel mode.
     """
 
     family = "axial"
@@ -119,10 +123,7 @@ class AxialTransformer(LevelModel):
         init_linear(self.to_logits, scale=final_scale)
 
     def smooth_embeddings(self) -> None:
-        """Let those of values and positions start as waves, by which near ones look alike.
-
-        Each table of positions has its waves in an order of features of its own, drawn.
-        """
+        """Each table of positions has its waves in an order of features of its own, drawn."""
         std, values = self._embedding_std, self.embedding.weight.detach()
         values.copy_(waves(values.shape, VALUE_PERIOD, std=std))
         for positions in self.modules():
@@ -136,72 +137,61 @@ class AxialTransformer(LevelModel):
 
     def forward(
         self,
-        x: Shaped[Tensor, "b *axes c"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
+        x: Examples,
+        label: Label = None,
+        context: Context = None,
         *,
         checkpointing: bool = False,
         checked: bool = False,
     ) -> Float[Tensor, "b *axes c v"]:
-        """Logits of every element, all channels at once.
-
-        Given elements are not predicted: their logits are zero. `checkpointing` trades time for
-        memory: activations inside a block are computed again in the backward pass. `checked`
-        says that the input fits; to look at its values makes a GPU wait.
-        """
         if not checked:
             self.check(x, label, context)
-        x, label = x.long(), None if label is None else label.long()
-        if self.config.channel_mode != "encode":
-            return self._hide_given(
-                self._stacked_logits(x, label, context, checkpointing=checkpointing)
+        config, x = self.config, x.long()
+        if config.channel_mode != "encode":
+            logits = self._logits(x, None, label, context, checkpointing=checkpointing)
+        else:
+            first, each = config.given_channels, config.channels - config.given_channels
+            x = x.repeat_interleave(each, 0)
+            label, context = (
+                None if t is None else t.repeat_interleave(each, 0) for t in (label, context)
             )
-
-        batch, channels = x.shape[0], self.config.channels
-        first = self.config.given_channels
-        each = channels - first
-        logits = self._channel_logits(
-            x.repeat_interleave(each, 0),
-            torch.arange(first, channels, device=x.device).repeat(batch),
-            None if label is None else label.repeat_interleave(each, 0),
-            None if context is None else context.repeat_interleave(each, 0),
-            checkpointing=checkpointing,
-        )
-        logits = rearrange(logits, "(b c) ... v -> b ... c v", c=each)
-        return self._hide_given(F.pad(logits, (0, 0, first, 0)))
+            channel = first + torch.arange(x.shape[0], device=x.device) % each
+            logits = self._logits(x, channel, label, context, checkpointing=checkpointing)
+            logits = rearrange(logits, "(b c) ... v -> b ... c v", c=each)
+            logits = F.pad(logits, (0, 0, first, 0))
+        if config.given_channels or config.given_steps:
+            logits = logits.masked_fill(self.given(logits.device).unsqueeze(-1), 0.0)
+        return logits
 
     def channel_logits(
         self,
-        x: Shaped[Tensor, "b *axes c"],
+        x: Examples,
         channel: Shaped[Tensor, " k"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
+        label: Label = None,
+        context: Context = None,
         *,
         checkpointing: bool = False,
         checked: bool = False,
     ) -> Float[Tensor, "b *axes v"]:
         """Logits of one channel of each example, at the cost of one channel.
 
-        Where channels are stacked there is no such saving: the whole grid is scored and the
-        channel selected. `checkpointing` and `checked` are those of `forward`.
+        Where channels are stacked there is no such saving: the channel is one of all.
         """
+        config = self.config
         if not checked:
             self.check(x, label, context)
             check_tensors(channel=channel)
             check_one_each("channel", channel, x)
-            first = self.config.given_channels
-            check_integers("channel", channel, at_least=first, below=self.config.channels)
-        x, channel, label = x.long(), channel.long(), None if label is None else label.long()
-        if self.config.channel_mode == "encode":
-            logits = self._channel_logits(x, channel, label, context, checkpointing=checkpointing)
-        else:
-            every = self._stacked_logits(x, label, context, checkpointing=checkpointing)
-            logits = every[torch.arange(x.shape[0], device=x.device), ..., channel, :]
-        if self.config.given_steps:
-            logits = F.pad(
-                logits[:, self.config.given_steps :],
-                (0, 0) * len(self.config.axes) + (self.config.given_steps, 0),
+            check_integers(
+                "channel", channel, at_least=config.given_channels, below=config.channels
             )
+        if config.channel_mode != "encode":
+            return super().channel_logits(
+                x, channel, label, context, checkpointing=checkpointing, checked=True
+            )
+        logits = self._logits(x.long(), channel.long(), label, context, checkpointing=checkpointing)
+        if config.given_steps:  # the last channel is given at these alone
+            logits = logits.masked_fill(self.given(logits.device)[..., -1:], 0.0)
         return logits
 
     def order(self) -> Int[Tensor, " n"]:
@@ -217,29 +207,26 @@ class AxialTransformer(LevelModel):
             return range(self.config.given_channels, self.config.channels)
         return range(1)
 
-    def slice_of(self, x: Shaped[Tensor, "b *axes c"], number: Int[Tensor, " b"]) -> Tensor:
+    def slice_of(self, x: Examples, number: Int[Tensor, " b"]) -> Tensor:
         return plane_of(x, number) if self.config.channel_mode == "encode" else x
 
     def slice_logits(
         self,
-        x: Shaped[Tensor, "b *axes c"],
+        x: Examples,
         number: Int[Tensor, " b"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
-        *,
-        checkpointing: bool = False,
-        checked: bool = False,
+        label: Label = None,
+        context: Context = None,
+        **how: bool,
     ) -> Float[Tensor, "b *part v"]:
-        how = {"checkpointing": checkpointing, "checked": checked}
         if self.config.channel_mode == "encode":
             return self.channel_logits(x, number, label, context, **how)
         return self(x, label, context, **how)
 
     def slice_bits(
         self,
-        x: Shaped[Tensor, "b *axes c"],
+        x: Examples,
         number: Int[Tensor, " b"],
-        label: Int[Tensor, " b"] | None = None,
+        label: Label = None,
         *,
         checkpointing: bool = False,
     ) -> Float[Tensor, ""]:
@@ -267,58 +254,42 @@ class AxialTransformer(LevelModel):
         heads = self.config.heads
         return {name: heads if name.endswith("to_qkv.weight") else None for name in names}
 
-    def _hide_given(self, logits: Float[Tensor, "b *axes c v"]) -> Float[Tensor, "b *axes c v"]:
-        if not (self.config.given_channels or self.config.given_steps):
-            return logits
-        return logits.masked_fill(given(self.config, logits.device).unsqueeze(-1), 0.0)
-
     def condition(
         self,
         x: Int[Tensor, "b *axes c"],
         channel: Int[Tensor, " b"] | None,
-        label: Int[Tensor, " b"] | None,
-        context: Float[Tensor, "b *axes d"] | None,
+        label: Label,
+        context: Context,
         *,
         checkpointing: bool = False,
     ) -> Float[Tensor, "b *ones_or_plane d"] | None:
-        """What every decoder level is conditioned on beside the plane itself; None if nothing.
-
-        The encoder's output if there is one, else label and context. `channel` is the one to be
-        predicted, None where channels are stacked.
-        """
+        """The encoder's output if there is one, else label and context."""
         condition = None if context is None else context.to(self.embedding.weight.dtype)
         if condition is not None and self.config.channel_mode != "encode":
             condition = stack_context(condition, self.config)
         if label is not None and self.label_embedding is not None:
-            embedded = self.label_embedding(label)
-            ones = (1,) * len(self.config.axes)
-            embedded = embedded.view(label.shape[0], *ones, self.config.width)
+            embedded = self.label_embedding(label.long())
+            embedded = embedded.view(
+                label.shape[0], *(1,) * len(self.config.axes), self.config.width
+            )
             condition = embedded if condition is None else embedded + condition
         if self.encoder is None:
             return condition
         return self.encoder(x, channel, condition, checkpointing=checkpointing)
 
-    def _channel_logits(
+    def _logits(
         self,
         x: Int[Tensor, "b *axes c"],
-        channel: Int[Tensor, " b"],
-        label: Int[Tensor, " b"] | None,
-        context: Float[Tensor, "b *axes d"] | None,
+        channel: Int[Tensor, " b"] | None,
+        label: Label,
+        context: Context,
         *,
         checkpointing: bool,
-    ) -> Float[Tensor, "b *axes v"]:
+    ) -> Float[Tensor, "b *part v"]:
+        """One pass: a channel of each example, or all of them where they are stacked."""
         condition = self.condition(x, channel, label, context, checkpointing=checkpointing)
-        return self._decode(plane_of(x, channel), condition, checkpointing=checkpointing)
-
-    def _stacked_logits(
-        self,
-        x: Int[Tensor, "b *axes c"],
-        label: Int[Tensor, " b"] | None,
-        context: Float[Tensor, "b *axes d"] | None,
-        *,
-        checkpointing: bool,
-    ) -> Float[Tensor, "b *axes c v"]:
-        condition = self.condition(x, None, label, context, checkpointing=checkpointing)
+        if channel is not None:
+            return self._decode(plane_of(x, channel), condition, checkpointing=checkpointing)
         logits = self._decode(stack(x, self.config), condition, checkpointing=checkpointing)
         return unstack(logits, self.config)
 
@@ -340,9 +311,7 @@ class AxialTransformer(LevelModel):
         return self.to_logits(self.norm(r))
 
 
-def plane_of(
-    x: Shaped[Tensor, "b *axes c"], channel: Int[Tensor, " b"]
-) -> Shaped[Tensor, " b *axes"]:
+def plane_of(x: Examples, channel: Int[Tensor, " b"]) -> Shaped[Tensor, " b *axes"]:
     """One channel of each example."""
     index = channel.view(-1, *(1,) * (x.ndim - 1)).expand(*x.shape[:-1], 1)
     return x.gather(-1, index).squeeze(-1)

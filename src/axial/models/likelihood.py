@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Float64, Int, Shaped
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from axial.models.family_config import FamilyConfig
-from axial.models.protocol import Model, evaluating
+from axial.models.protocol import Context, Examples, Label, Model, evaluating
 from axial.validation import as_integer
 
 _WORKING_BYTES = 1 << 27
@@ -22,10 +22,7 @@ _STEADY_BYTES = 1 << 30
 
 
 def bits(
-    model: Model,
-    x: Shaped[Tensor, "b *axes c"],
-    label: Shaped[Tensor, " n"] | None = None,
-    context: Shaped[Tensor, "m *grid d"] | None = None,
+    model: Model, x: Examples, label: Label = None, context: Context = None
 ) -> Float64[Tensor, " b"]:
     """Minus log2 of the probability of each example; given elements count nothing.
 
@@ -40,10 +37,7 @@ def bits(
 
 
 def bits_per_dim(
-    model: Model,
-    x: Shaped[Tensor, "b *axes c"],
-    label: Shaped[Tensor, " n"] | None = None,
-    context: Shaped[Tensor, "m *grid d"] | None = None,
+    model: Model, x: Examples, label: Label = None, context: Context = None
 ) -> Float64[Tensor, " b"]:
     """The bits of each example over the number of its elements that are not given."""
     return bits(model, x, label, context) / model.config.elements
@@ -51,9 +45,9 @@ def bits_per_dim(
 
 def element_bits(
     model: Model,
-    x: Shaped[Tensor, "b *axes c"],
-    label: Shaped[Tensor, " n"] | None = None,
-    context: Shaped[Tensor, "m *grid d"] | None = None,
+    x: Examples,
+    label: Label = None,
+    context: Context = None,
     *,
     planes: int | None = None,
 ) -> Float64[Tensor, "b *axes c"]:
@@ -97,11 +91,7 @@ def _working_bytes(device: torch.device | None, steady: bool) -> int:
 
 
 def _score(
-    model: Model,
-    x: Tensor,
-    label: Tensor | None,
-    context: Tensor | None,
-    at_once: int | None = None,
+    model: Model, x: Tensor, label: Label, context: Context, at_once: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (examples, their slices, bits of each element of these) some slices at a time."""
     config, slices = model.config, model.slices

@@ -25,6 +25,11 @@ _WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 _Model = TypeVar("_Model", bound="Model")
 
+Examples = Shaped[Tensor, "b *axes c"]
+Label = Shaped[Tensor, " n"] | None
+Context = Shaped[Tensor, "m *grid d"] | None
+"""What a caller can get wrong is Shaped: the mistake is to reach our own check and its message."""
+
 
 class Model(nn.Module):
     """An exact-likelihood autoregressive model of integer arrays (b, *axes, c).
@@ -81,9 +86,9 @@ class Model(nn.Module):
     @abstractmethod
     def forward(
         self,
-        x: Shaped[Tensor, "b *axes c"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
+        x: Examples,
+        label: Label = None,
+        context: Context = None,
         *,
         checkpointing: bool = False,
         checked: bool = False,
@@ -96,17 +101,17 @@ class Model(nn.Module):
 
     def channel_logits(
         self,
-        x: Shaped[Tensor, "b *axes c"],
+        x: Examples,
         channel: Shaped[Tensor, " k"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
+        label: Label = None,
+        context: Context = None,
         *,
         checkpointing: bool = False,
         checked: bool = False,
     ) -> Float[Tensor, "b *axes v"]:
         """Logits of one channel of each example."""
         logits = self(x, label, context, checkpointing=checkpointing, checked=checked)
-        return logits[torch.arange(len(x), device=x.device), ..., channel.long(), :]
+        return logits[torch.arange(x.shape[0], device=x.device), ..., channel.long(), :]
 
     @abstractmethod
     def order(self) -> Int[Tensor, " n"]:
@@ -122,28 +127,26 @@ class Model(nn.Module):
         """The numbers of the slices that make up an example, but for those that are given."""
 
     @abstractmethod
-    def slice_of(self, x: Shaped[Tensor, "b *axes c"], number: Int[Tensor, " b"]) -> Tensor:
+    def slice_of(self, x: Examples, number: Int[Tensor, " b"]) -> Tensor:
         """The elements (b, *part) of one slice of each example."""
 
     @abstractmethod
     def slice_logits(
         self,
-        x: Shaped[Tensor, "b *axes c"],
+        x: Examples,
         number: Int[Tensor, " b"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
-        *,
-        checkpointing: bool = False,
-        checked: bool = False,
+        label: Label = None,
+        context: Context = None,
+        **how: bool,
     ) -> Float[Tensor, "b *part v"]:
         """Logits of one slice of each example, at the cost of one pass."""
 
     @abstractmethod
     def slice_bits(
         self,
-        x: Shaped[Tensor, "b *axes c"],
+        x: Examples,
         number: Int[Tensor, " b"],
-        label: Int[Tensor, " b"] | None = None,
+        label: Label = None,
         *,
         checkpointing: bool = False,
     ) -> Float[Tensor, ""]:
@@ -218,8 +221,8 @@ class LevelModel(Model):
         self,
         x: Int[Tensor, "b *axes c"],
         channel: Int[Tensor, " b"] | None,
-        label: Int[Tensor, " b"] | None,
-        context: Float[Tensor, "b *axes d"] | None,
+        label: Label,
+        context: Context,
         *,
         checkpointing: bool = False,
     ) -> Float[Tensor, "b *ones_or_plane d"] | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from axial.errors import InputError
 from axial.models.causal import lines, shift, stack, unstack
 from axial.models.one_pass import OnePassModel
-from axial.models.protocol import Model, evaluating
+from axial.models.protocol import Context, Examples, Label, Model, evaluating
 from axial.sampling.kv_cache import DecoderState, check_plain, level_model, outer_decoders
 from axial.sampling.levels import all_finite, sensible_threads
 from axial.sampling.noise import Noise
@@ -77,11 +77,7 @@ class Decoder:
         self.finite = torch.ones((), dtype=torch.bool, device=device)
 
     def fill(
-        self,
-        x: Int[Tensor, "b *axes c"],
-        choose: Choose,
-        label: Int[Tensor, " b"] | None = None,
-        context: Float[Tensor, "b *axes d"] | None = None,
+        self, x: Examples, choose: Choose, label: Label = None, context: Context = None
     ) -> None:
         """Fill `x` in place where it is -1, asking `choose` for each value."""
         with decoding(self.model):
@@ -90,11 +86,7 @@ class Decoder:
         self.check_finite()
 
     def lines(
-        self,
-        x: Int[Tensor, "b *axes c"],
-        choose: Choose,
-        label: Int[Tensor, " b"] | None = None,
-        context: Float[Tensor, "b *axes d"] | None = None,
+        self, x: Examples, choose: Choose, label: Label = None, context: Context = None
     ) -> Iterator[Int[Tensor, "b *axes c"]]:
         """As `fill`, but pause after every line that was not wholly known; show what there is.
 
@@ -128,7 +120,7 @@ class Decoder:
                 # Before the first channel nothing is known: one example stands for all of them.
                 conditions = label is not None or context is not None
                 alike = not (channel or conditions or config.given_channels or config.given_steps)
-                some = slice(1) if alike else slice(None)
+                some = slice(1 if alike else None)
                 walk = _PlaneWalk(self, choose)
                 ctx = walk.model.condition(x[some].clamp(min=0), number[some], label, context)
                 for _ in walk.lines(plane, numbers[..., channel], ctx):
@@ -176,7 +168,7 @@ class Decoder:
         return noted
 
     def _score_anew(
-        self, x: Tensor, choose: Choose, label: Tensor | None, context: Tensor | None
+        self, x: Examples, choose: Choose, label: Label, context: Context
     ) -> Iterator[Tensor]:
         """Score everything for each element: slow, and what every faster way must equal."""
         config, flat = self.model.config, x.view(len(x), -1)
