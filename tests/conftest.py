@@ -18,6 +18,7 @@ from small_runs import COMMON
 
 from axial import AxialTransformer, ModelConfig, pack, save
 from axial.cli.main import main
+from axial.models.causal import given
 
 torch.set_num_threads(1)
 
@@ -41,34 +42,32 @@ def config(axes=(3, 4), **settings):
 
 
 def variants(axes_of):
-    """Every variant of the model on grids of one to four axes, by name."""
+    """Every variant of the model on grids of one to four axes, by name; of four, those that differ
+    by their axes."""
     found = {}
     for count, axes in axes_of.items():
-        longer = tuple(range(count + 1, 2, -1))
-        found[f"{count}d"] = config(axes)
-        found[f"{count}d-deep"] = config(axes, decoder_layers=(*longer, 2), mlp_ratio=2)
-        found[f"{count}d-channels"] = config(axes, channels=3)
-        found[f"{count}d-labels"] = config(axes, channels=2, classes=3)
-        found[f"{count}d-lstm"] = config(axes, channels=2, inner="lstm")
-        found[f"{count}d-rows"] = config(axes, channels=2, channel_mode="rows")
-        found[f"{count}d-columns"] = config(axes, channels=2, channel_mode="columns")
-        found[f"{count}d-given-channels"] = config(axes, channels=3, given_channels=1)
-        found[f"{count}d-rows-given"] = config(
-            axes, channels=3, channel_mode="rows", given_channels=1
-        )
-        found[f"{count}d-rows-labels"] = config(axes, channels=2, channel_mode="rows", classes=2)
-        found[f"{count}d-columns-labels"] = config(
-            axes, channels=2, channel_mode="columns", classes=2
-        )
+        kinds = {
+            "": {},
+            "-deep": {"decoder_layers": (*range(count + 1, 2, -1), 2), "mlp_ratio": 2},
+            "-channels": {"channels": 3},
+            "-lstm": {"channels": 2, "inner": "lstm"},
+            "-rows": {"channels": 2, "channel_mode": "rows"},
+            "-columns": {"channels": 2, "channel_mode": "columns"},
+        }
         if axes[0] > 1:
-            found[f"{count}d-given-both"] = config(
-                axes, channels=3, given_channels=1, given_steps=1
-            )
-            found[f"{count}d-given-steps"] = config(axes, channels=2, given_steps=1)
-            found[f"{count}d-grey-given"] = config(axes, given_steps=1)
-            found[f"{count}d-columns-given"] = config(
-                axes, channels=2, channel_mode="columns", given_steps=1
-            )
+            kinds["-given-both"] = {"channels": 3, "given_channels": 1, "given_steps": 1}
+        if count < 4:
+            kinds |= {
+                "-labels": {"channels": 2, "classes": 3},
+                "-given-channels": {"channels": 3, "given_channels": 1},
+                "-rows-given": {"channels": 3, "channel_mode": "rows", "given_channels": 1},
+                "-rows-labels": {"channels": 2, "channel_mode": "rows", "classes": 2},
+                "-columns-labels": {"channels": 2, "channel_mode": "columns", "classes": 2},
+                "-given-steps": {"channels": 2, "given_steps": 1},
+                "-grey-given": {"given_steps": 1},
+                "-columns-given": {"channels": 2, "channel_mode": "columns", "given_steps": 1},
+            }
+        found |= {f"{count}d{kind}": config(axes, **settings) for kind, settings in kinds.items()}
     found["2d-stacked-clip"] = config(axes_of[2], channels=6, given_channels=3, frames=2)
     found["3d-colour-clip"] = config(axes_of[3], channels=3, given_steps=1)
     found["2d-encoder-cut-short"] = config(axes_of[2], channels=2, encoder_layers=3)
@@ -116,6 +115,27 @@ def random_input(config, batch, *, seed=1):
     return x, label, context
 
 
+def request_for(config, count):
+    """The arguments of `draw`: the model's own given parts, -1 elsewhere, label and context."""
+    x, label, context = random_input(config, count)
+    x[:, ~given(config)] = -1
+    return {"given": x, "label": label, "context": context}
+
+
+def recite(x, seen):
+    """A client of `Decoder`: answers with the values of `x`, keeps the logits of every element."""
+    flat = x.flatten(1)
+
+    def choose(line):
+        def answer(j, logits):
+            seen[int(line[j])] = logits
+            return flat[:, line[j]]
+
+        return answer
+
+    return choose
+
+
 def every_image(config, unknown):
     """All fillings of the elements that `unknown` marks in (*axes, c)."""
     values = torch.tensor(list(product(range(config.values), repeat=int(unknown.sum()))))
@@ -161,6 +181,20 @@ def both_ranks(*args):
         for process in started:
             process.kill()
     return [(process.returncode, *words) for process, words in zip(started, said, strict=True)]
+
+
+def run(*args):
+    """A command, as the command line runs it."""
+    main([str(arg) for arg in args])
+
+
+def refused(*args):
+    """The one line that a command says that must fail."""
+    with pytest.raises(SystemExit) as caught:
+        run(*args)
+    message = str(caught.value.code)
+    assert message.startswith("axial: ") and "\n" not in message
+    return message
 
 
 def fails(capsys, *args, status=1):

@@ -107,11 +107,6 @@ def test_nothing_attends_to_nothing(shape):
     assert made.weights(x).shape == (*shape[:-1], 2, shape[2])
 
 
-def test_attending_to_itself_as_memory_is_self_attention():
-    made, x = layer(1), grid(2, 3, 4, 8)
-    torch.testing.assert_close(made(x, x), made(x), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("axes", "axis"), PLACES, ids=str)
 def test_weights_are_those_forward_uses(axes, axis, causal):
@@ -177,7 +172,7 @@ def test_an_exported_layer_takes_grids_of_any_size(axis):
         torch.testing.assert_close(exported.module()(grid(*shape)), made(grid(*shape)))
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("axis", [0, 2])
 def test_an_exported_layer_takes_batches_without_end(axis):
     made, sizes = layer(axis, causal=axis == 0), ({0: Dim("b")},)
     exported = torch.export.export(made, (grid(2, 3, 2, 4, 8),), dynamic_shapes=sizes).module()

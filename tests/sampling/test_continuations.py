@@ -11,14 +11,13 @@ import formats
 import numpy as np
 import pytest
 import torch
-from conftest import config, saved, tiny_model
+from conftest import config, refused, run, saved, tiny_model
 from formats import video
 from packed_arrays import write
 from PIL import Image
 
 import axial.data.sources.bair
 from axial import bits, complete, load, open_packed, save
-from axial.cli.main import main
 
 KEPT = np.array((255, 120, 0))
 TINY = ["--width", "8", "--heads", "2", "--batch", "2", "--device", "cpu"]
@@ -26,18 +25,6 @@ FORMS = {
     "stacked": ["--stack-frames", "--given-channels", "3", "--decoder-layers", "2", "1"],
     "grid": ["--given-steps", "1", "--decoder-layers", "3", "2", "1"],
 }
-
-
-def run(*arguments):
-    main([str(argument) for argument in arguments])
-
-
-def refused(*arguments):
-    with pytest.raises(SystemExit) as caught:
-        run(*arguments)
-    message = str(caught.value.code)
-    assert message.startswith("axial: ") and "\n" not in message
-    return message
 
 
 @pytest.fixture
@@ -321,11 +308,10 @@ def test_sound_and_frames_of_changing_size_are_one_line_and_leave_nothing(checkp
         assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-@pytest.mark.parametrize("channels", [2, 5])
-def test_volumes_go_through_every_command(channels, tmp_path, capsys):
+def test_volumes_go_through_every_command(tmp_path, capsys):
     z = np.indices((3, 4, 5)).sum(0)
     x = (z[None] + np.arange(12)[:, None, None, None]) % 4
-    x = np.stack([(x + channel) % 4 for channel in range(channels)], -1)
+    x = np.stack([(x + channel) % 4 for channel in range(2)], -1)
     np.save(tmp_path / "raw.npy", x)
     learned(tmp_path, x, capsys, "--channels-last")
 

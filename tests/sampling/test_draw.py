@@ -9,6 +9,7 @@ from conftest import (
     config,
     every_image,
     random_input,
+    request_for,
     takes_its_budget,
     tiny_model,
 )
@@ -19,14 +20,6 @@ from axial.models.causal import given as always_given
 from axial.models.causal import order
 from axial.sampling.noise import gumbel
 
-
-def start(found, count=1):
-    """What a request must say of the model's own given parts: -1 everywhere else."""
-    x, label, context = random_input(found, count)
-    x[:, ~always_given(found)] = -1
-    return {"given": x, "label": label, "context": context}
-
-
 METHODS = ["cached", "semi-parallel", "naive"]
 
 
@@ -35,7 +28,7 @@ METHODS = ["cached", "semi-parallel", "naive"]
 def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name, method):
     found = VARIANTS[name]
     model = tiny_model(found)
-    known = start(found, 3)
+    known = request_for(found, 3)
     x = draw(model, 3, seed=5, temperature=0.7, method=method, **known)
     noise = gumbel(5, torch.arange(3), torch.arange(x[0].numel()), found.values)
     logits = model(x, known["label"], known["context"]).flatten(1, -2)
@@ -51,7 +44,7 @@ def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name, method):
 def test_every_method_draws_the_same_picture(name):
     found = ENUMERABLE[name]
     model = tiny_model(found)
-    known = start(found, 2)
+    known = request_for(found, 2)
     slow = draw(model, 2, seed=9, method="naive", **known)
     for method in METHODS:
         assert torch.equal(draw(model, 2, seed=9, method=method, **known), slow)
@@ -61,7 +54,7 @@ def test_every_method_draws_the_same_picture(name):
 def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, monkeypatch):
     found = VARIANTS[name]
     model = tiny_model(found)
-    known = start(found, 7)
+    known = request_for(found, 7)
     whole = draw(model, 7, seed=2, **known)
     assert len(whole.unique(dim=0)) > 1
     parts = []
@@ -73,8 +66,13 @@ def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, m
     assert torch.equal(draw(model, 7, seed=2, **known), whole)
 
 
-@pytest.mark.parametrize("method", ["cached", "semi-parallel"])
-@pytest.mark.parametrize("name", ["1d", "2d-labels", "2d-rows", "2d-columns", "2d-lstm", "3d-deep"])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *((name, "cached") for name in ("1d", "2d-labels", "2d-rows", "2d-lstm", "3d-deep")),
+        *((name, "semi-parallel") for name in ("2d-columns", "2d-lstm")),
+    ],
+)
 def test_going_on_from_any_prefix_gives_the_picture_it_was_cut_from(name, method):
     found = VARIANTS[name]
     model = tiny_model(found)
@@ -90,12 +88,11 @@ def test_going_on_from_any_prefix_gives_the_picture_it_was_cut_from(name, method
 
 @pytest.mark.parametrize("method", METHODS)
 def test_kept_values_stay_and_one_prefix_serves_all(method):
-    found = VARIANTS["2d-channels"]
+    found = config((2, 3), channels=3)
     model = tiny_model(found)
     kept = torch.full((1, *found.axes, 3), -1)
     kept[0, 1, :, 1] = 2
     x = draw(model, 4, given=kept, method=method)
-    assert torch.equal(x, draw(model, 4, given=kept, method="naive"))
     assert (x[:, 1, :, 1] == 2).all() and len(x.unique(dim=0)) > 1
     assert torch.equal(x, draw(model, 4, given=kept.expand(4, -1, -1, -1)))
 
@@ -119,20 +116,18 @@ def test_one_label_and_one_context_serve_all():
     assert torch.equal(one, each)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-def test_labels_may_be_integers_of_any_type(dtype):
-    found = VARIANTS["2d-labels"]
-    model, label = tiny_model(found), torch.tensor([1, 0, 1])
-    for method in ("cached", "semi-parallel", "naive"):
-        drawn = draw(model, 3, label=label.to(dtype), method=method)
-        assert torch.equal(drawn, draw(model, 3, label=label, method=method))
+def test_labels_may_be_integers_of_any_type():
+    model, label = tiny_model(ENUMERABLE["2d-labels"]), torch.tensor([1, 0, 1])
+    wanted = draw(model, 3, label=label)
+    for method, dtype in zip(METHODS, (torch.uint8, torch.int16, torch.int32), strict=True):
+        assert torch.equal(draw(model, 3, label=label.to(dtype), method=method), wanted)
 
 
 @pytest.mark.parametrize("name", ["2d-channels", "2d-lstm"])
 def test_autocast_around_it_changes_no_picture(name):
-    model = tiny_model(VARIANTS[name]).float()
+    model = tiny_model(ENUMERABLE[name]).float()
     wanted = draw(model, 3)
-    for method in ("cached", "semi-parallel", "naive"):
+    for method in METHODS:
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(draw(model, 3, method=method), wanted)
 
@@ -293,7 +288,7 @@ def test_temperature_zero_is_argmax_whatever_the_seed():
 def test_draws_follow_the_models_own_probabilities(name):
     found = ENUMERABLE[name]
     model = tiny_model(found)
-    known = start(found, 1)
+    known = request_for(found, 1)
     count = 20_000
     x = draw(model, count, seed=11, given=known["given"]).flatten(1)
     free = ~always_given(found)

