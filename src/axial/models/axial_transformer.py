@@ -5,18 +5,17 @@ are stacked, the decoder works on the larger grid `*plane`; causal.py holds what
 autoregressive.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from axial.models.attention import check_tensors
-from axial.models.causal import given, order, shift, stack, stack_context, unstack, visible
+from axial.models.causal import shift, stack, stack_context, unstack, visible
 from axial.models.config import ModelConfig
 from axial.models.layers import (
     LSTM,
@@ -194,18 +193,12 @@ class AxialTransformer(LevelModel):
             logits = logits.masked_fill(self.given(logits.device)[..., -1:], 0.0)
         return logits
 
-    def order(self) -> Int[Tensor, " n"]:
-        return order(self.config)
-
-    def given(self, device: torch.device | None = None) -> Bool[Tensor, "*axes c"]:
-        return given(self.config, device)
-
     @property
     def slices(self) -> range:
         """Channels; where they are stacked, one slice is everything."""
         if self.config.channel_mode == "encode":
             return range(self.config.given_channels, self.config.channels)
-        return range(1)
+        return super().slices
 
     def slice_of(self, x: Examples, number: Int[Tensor, " b"]) -> Tensor:
         return plane_of(x, number) if self.config.channel_mode == "encode" else x
@@ -220,25 +213,7 @@ class AxialTransformer(LevelModel):
     ) -> Float[Tensor, "b *part v"]:
         if self.config.channel_mode == "encode":
             return self.channel_logits(x, number, label, context, **how)
-        return self(x, label, context, **how)
-
-    def slice_bits(
-        self,
-        x: Examples,
-        number: Int[Tensor, " b"],
-        label: Label = None,
-        *,
-        checkpointing: bool = False,
-    ) -> Float[Tensor, ""]:
-        x, config = x.long(), self.config
-        logits = self.slice_logits(x, number, label, checkpointing=checkpointing, checked=True)
-        wanted = self.slice_of(x, number)
-        if config.channel_mode != "encode":
-            logits = logits[..., config.given_channels :, :]
-            wanted = wanted[..., config.given_channels :]
-        logits, wanted = (t[:, config.given_steps :] for t in (logits, wanted))
-        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.cross_entropy(exact.flatten(0, -2), wanted.flatten()) / math.log(2)
+        return super().slice_logits(x, number, label, context, **how)
 
     def blocks(self) -> Iterator[Block]:
         return (module for module in self.modules() if isinstance(module, Block))

@@ -3,17 +3,13 @@
 b batch, *axes the data axes (slowest first), c channels, d width, v values.
 """
 
-import math
 from abc import abstractmethod
 from typing import Protocol, runtime_checkable
 
-import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from axial.models.causal import given, order
-from axial.models.protocol import Model
+from axial.models.protocol import Context, Examples, Label, Model
 
 
 @runtime_checkable
@@ -34,8 +30,8 @@ class OnePassModel(Model):
     def steps(
         self,
         x: Int[Tensor, "b *axes c"],
-        label: Int[Tensor, " b"] | None = None,
-        context: Float[Tensor, "b *axes d"] | None = None,
+        label: Label = None,
+        context: Context = None,
     ) -> Steps:
         """Predict element after element of `x`, which the caller fills in the meantime."""
 
@@ -43,8 +39,8 @@ class OnePassModel(Model):
     def all_logits(
         self,
         x: Int[Tensor, "b *axes c"],
-        label: Int[Tensor, " b"] | None,
-        context: Float[Tensor, "b *axes d"] | None,
+        label: Label,
+        context: Context,
         *,
         checkpointing: bool,
     ) -> Float[Tensor, "b *axes c v"]:
@@ -52,9 +48,9 @@ class OnePassModel(Model):
 
     def forward(
         self,
-        x: Shaped[Tensor, "b *axes c"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
+        x: Examples,
+        label: Label = None,
+        context: Context = None,
         *,
         checkpointing: bool = False,
         checked: bool = False,
@@ -66,43 +62,3 @@ class OnePassModel(Model):
         if self.config.elements == logits[0, ..., 0].numel():
             return logits
         return logits.masked_fill(self.given(x.device).unsqueeze(-1), 0.0)
-
-    def order(self) -> Int[Tensor, " n"]:
-        return order(self.config)
-
-    def given(self, device: torch.device | None = None) -> Bool[Tensor, "*axes c"]:
-        return given(self.config, device)
-
-    @property
-    def slices(self) -> range:
-        """One slice is everything."""
-        return range(1)
-
-    def slice_of(self, x: Shaped[Tensor, "b *axes c"], number: Int[Tensor, " b"]) -> Tensor:
-        return x
-
-    def slice_logits(
-        self,
-        x: Shaped[Tensor, "b *axes c"],
-        number: Int[Tensor, " b"],
-        label: Shaped[Tensor, " n"] | None = None,
-        context: Shaped[Tensor, "m *grid d"] | None = None,
-        *,
-        checkpointing: bool = False,
-        checked: bool = False,
-    ) -> Float[Tensor, "b *axes c v"]:
-        return self(x, label, context, checkpointing=checkpointing, checked=checked)
-
-    def slice_bits(
-        self,
-        x: Shaped[Tensor, "b *axes c"],
-        number: Int[Tensor, " b"],
-        label: Int[Tensor, " b"] | None = None,
-        *,
-        checkpointing: bool = False,
-    ) -> Float[Tensor, ""]:
-        logits = self(x, label, checkpointing=checkpointing, checked=True)
-        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        x = x.long()[:, self.config.given_steps :, ..., self.config.given_channels :]
-        exact = exact[:, self.config.given_steps :, ..., self.config.given_channels :, :]
-        return F.cross_entropy(exact.flatten(0, -2), x.flatten()) / math.log(2)

@@ -4,17 +4,20 @@ b batch, *axes the data axes (slowest first), c channels, v values, *part the gr
 what a single pass of the model predicts, such as one channel of each example.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from axial.errors import CheckpointError, InputError
 from axial.models.attention import check_tensors
+from axial.models.causal import given, order
 from axial.models.config import ModelConfig
 from axial.models.family_config import FamilyConfig
 from axial.models.layers import LSTM, Blocks, Positions
@@ -113,24 +116,23 @@ class Model(nn.Module):
         logits = self(x, label, context, checkpointing=checkpointing, checked=checked)
         return logits[torch.arange(x.shape[0], device=x.device), ..., channel.long(), :]
 
-    @abstractmethod
     def order(self) -> Int[Tensor, " n"]:
         """Flat indices into (*axes, c) in the order of prediction, given elements included."""
+        return order(self.config)
 
-    @abstractmethod
     def given(self, device: torch.device | None = None) -> Bool[Tensor, "*axes c"]:
         """Which elements are always known: never predicted, and visible to every prediction."""
+        return given(self.config, device)
 
     @property
-    @abstractmethod
     def slices(self) -> range:
         """The numbers of the slices that make up an example, but for those that are given."""
+        return range(1)
 
-    @abstractmethod
     def slice_of(self, x: Examples, number: Int[Tensor, " b"]) -> Tensor:
-        """The elements (b, *part) of one slice of each example."""
+        """The elements (b, *part) of one slice of each example: here of the only one."""
+        return x
 
-    @abstractmethod
     def slice_logits(
         self,
         x: Examples,
@@ -140,8 +142,8 @@ class Model(nn.Module):
         **how: bool,
     ) -> Float[Tensor, "b *part v"]:
         """Logits of one slice of each example, at the cost of one pass."""
+        return self(x, label, context, **how)
 
-    @abstractmethod
     def slice_bits(
         self,
         x: Examples,
@@ -155,6 +157,15 @@ class Model(nn.Module):
         With slices drawn uniformly, an unbiased estimate of the bits per dimension of whole
         examples. Values are not checked.
         """
+        x, config = x.long(), self.config
+        logits = self.slice_logits(x, number, label, checkpointing=checkpointing, checked=True)
+        wanted = self.slice_of(x, number)
+        if wanted.ndim == x.ndim:  # every channel, the given ones too
+            logits = logits[..., config.given_channels :, :]
+            wanted = wanted[..., config.given_channels :]
+        logits, wanted = (t[:, config.given_steps :] for t in (logits, wanted))
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(exact.flatten(0, -2), wanted.flatten()) / math.log(2)
 
     @abstractmethod
     def smooth_embeddings(self) -> None:
