@@ -238,7 +238,7 @@ def test_only_the_clips_that_are_continued_are_decoded(checkpoints, tmp_path):
     for clip in range(2):
         assert np.abs(x[clip, :2] - small[3 * clip : 3 * clip + 2]).max() <= 1
     wrong = ["complete", checkpoints / "colour", tmp_path / "in", "--out", tmp_path / "b.npy", *how]
-    assert "b.mkv: cannot be decoded" in refused(*wrong, "--examples", 4)
+    assert "b.mkv: begins as none of the videos" in refused(*wrong, "--examples", 4)
 
 
 def test_colour_frames_along_an_axis_are_said_to_be_forced_once(checkpoints, tmp_path, capsys):

@@ -1,43 +1,83 @@
-"""Hugging Face data sets, by name or from a local folder: pictures, or arrays of integers."""
+"""Hugging Face data sets: pictures, or arrays of integers, in the tables of a folder or by name.
 
+Their library would follow what a README or a table says to any file, and unpickle what lies in
+tars. So the tables of a folder are read here, and of a name only what the library keeps as tables.
+"""
+
+import json
 import logging
+import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from axial.data.packed import dtype_for
-from axial.data.sources.archives import told
+from axial.data.sources.archives import DAMAGE, damaged, told
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import Decoder
-from axial.data.sources.pictures import OPTIONS, changes
-from axial.data.sources.record import Record, Source, choose_split
+from axial.data.sources.pictures import OPTIONS, changes, files_below
+from axial.data.sources.record import Record, Source, choose_split, natural
 from axial.errors import DataError
 from axial.shape import MOST_VALUES
 
+_ROWS = 64
+_LARGEST_JSON = 1 << 24
+_BUILDERS = {"parquet", "arrow", "imagefolder"}
+_SPLIT = re.compile(r"(?<![a-z])(train|test|validation|valid|val|dev)(?![a-z])")
+
+
+class _Table(NamedTuple):
+    """One split: its columns, and its rows in batches."""
+
+    schema: Any
+    batches: Callable[[list[str]], Iterator[Any]]
+    """The record batches of some columns."""
+    root: Path
+    """The folder that pictures named by their paths must lie in."""
+
+    def about(self, column: str) -> dict[str, Any]:
+        """What the library says of a column."""
+        said = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}"))
+        found = said.get("info", {}).get("features", {}).get(column)
+        return found if isinstance(found, dict) else {}
+
+    def has_pictures(self, column: str) -> bool:
+        kind = self.schema.field(column).type
+        parts = {kind.field(i).name for i in range(kind.num_fields)}
+        return parts == {"bytes", "path"} and self.about(column).get("_type") in ("Image", None)
+
+
+_Parts = dict[str | None, Callable[[], _Table]]
+"""What opens each split, by its name; None for a data set that has no splits."""
+
 
 def is_local(path: Path) -> bool:
-    """Whether `save_to_disk` wrote a folder, or Parquet files lie in it."""
-    marks = ("dataset_dict.json", "dataset_info.json", "state.json")
-    return any((path / mark).is_file() for mark in marks) or any(path.rglob("*.parquet"))
+    """Whether `save_to_disk` wrote a folder, or tables lie in it."""
+    saved = any((path / mark).is_file() for mark in ("dataset_dict.json", "state.json"))
+    return saved or bool(files_below(path, _is_table)[0])
 
 
 def open_hub(where: str | Path, options: ReadOptions) -> Source:
     """A data set with a column of pictures, or of nested lists of integers."""
     what = str(where)
-    found = _load(what)
-    split: str | None = None
-    if isinstance(found, dict):
-        split = choose_split(options.split, list(found), what)
-        found = found[split]
-    column = _column(what, found, options)
-    label, names = _labels(found)
-    left_out = []
-    if label and not names and "int" not in (held := _held(found, label)) and held != "bool":
-        left_out = [f"labels left out: column {label!r} holds {held}, no integers"]
-    pictures = _kind(found, column) == "Image"
+    parts = _local(where) if isinstance(where, Path) else _remote(where)
+    split = None if None in parts else choose_split(options.split, list(map(str, parts)), what)
+    try:
+        table = parts[split]()
+        column = _column(what, table, options)
+        label, names = _labels(what, table)
+        pictures = table.has_pictures(column)
+    except (*DAMAGE, AttributeError) as error:
+        raise damaged(what, error) from error
+    kind, left_out = str(table.schema.field(label).type) if label else "", []
+    if label and not names and "int" not in kind and kind != "bool":
+        left_out = [f"labels left out: column {label!r} holds {kind}, no integers"]
     return Source(
         name=what.rstrip("/").split("/")[-1],
         reader=f"Hugging Face data set, column {column!r}",
@@ -45,107 +85,205 @@ def open_hub(where: str | Path, options: ReadOptions) -> Source:
         values=256 if pictures else options.values,
         names=names or None,
         classes=len(names),
-        count=len(found),
-        records=(
-            _pictures(what, found, column, label)
-            if pictures
-            else _arrays(what, found, column, label, options.values)
-        ),
+        records=_records(what, table, column, label, None if pictures else options),
         decode=Decoder(options) if pictures else None,
         takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
         notes=[*(changes(options) if pictures else []), *left_out],
     )
 
 
-def _load(what: str) -> Any:
+def _is_table(name: str) -> bool:
+    return name.endswith((".parquet", ".arrow"))
+
+
+def _local(folder: Path) -> _Parts:
+    """The splits of a folder; None for one that has none."""
+    found: dict[str | None, list[Path]] = {}
+    if (folder / "dataset_dict.json").is_file():
+        names = map(str, _json(folder / "dataset_dict.json", "splits"))
+        found = {name: _saved(folder, name) for name in names}
+    elif (folder / "state.json").is_file():
+        found = {None: _saved(folder, ".")}
+    else:
+        for name in sorted(files_below(folder, _is_table)[0], key=natural):
+            splits = _SPLIT.findall(name.lower()) or [""]
+            found.setdefault(splits[-1], []).append(folder / name)
+        others = found.pop("", [])
+        found = found or {"train": others}
+    return {split: partial(_open_files, folder, files) for split, files in found.items()}
+
+
+def _saved(folder: Path, part: str) -> list[Path]:
+    """The files that a folder written by `save_to_disk` lists."""
+    found = []
+    for entry in _json(_inside(folder, f"{part}/state.json", folder), "_data_files"):
+        name = entry.get("filename") if isinstance(entry, dict) else entry
+        found.append(_inside(folder, f"{part}/{name}", folder))
+    return found
+
+
+def _json(path: Path, key: str) -> list[Any]:
+    """A list in a file of JSON."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_LARGEST_JSON))[key]
+        if isinstance(found, list):
+            return found
+    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        raise damaged(path, error) from error
+    raise DataError(f"{path}: its {key!r} is no list; write it again")
+
+
+def _inside(root: Path, name: str, where: Path | str) -> Path:
+    """The file of that name in a folder; one that leads out of it, or is none, is refused."""
+    path = Path(os.path.normpath(root.absolute() / name))
+    if not path.is_relative_to(root.absolute()):
+        raise DataError(f"{where}: names {name!r}, which is not inside of it; do not trust it")
+    if not path.is_file():
+        raise DataError(f"{where}: names {name!r}, which is no file in it; fetch it again")
+    return path
+
+
+def _open_files(root: Path, files: list[Path]) -> _Table:
+    """The Arrow or Parquet files of one split; the first says what its columns are."""
+    _libraries(str(root))
+    if not files:
+        raise DataError(f"{root}: lists no files; write it again")
+
+    def batches(columns: list[str]) -> Iterator[Any]:
+        return chain.from_iterable(_open_file(file)[1](columns) for file in files)
+
+    return _Table(_open_file(files[0])[0], batches, root)
+
+
+def _open_file(path: Path) -> tuple[Any, Callable[[list[str]], Iterator[Any]]]:
+    """The schema of a file, and what gives the batches of some columns."""
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.suffix == ".parquet":
+        file = pyarrow.parquet.ParquetFile(path, memory_map=True)
+        return file.schema_arrow, lambda columns: file.iter_batches(_ROWS, columns=columns)
+    reader = pyarrow.ipc.open_stream(pyarrow.memory_map(str(path)))
+    return reader.schema, lambda columns: (batch.select(columns) for batch in reader)
+
+
+def _libraries(what: str) -> Any:
     try:
         import datasets
     except ImportError as error:
         raise DataError(
             f"{what}: Hugging Face data sets need their library; pip install axial-transformers[hf]"
         ) from error
+    return datasets
+
+
+def _remote(what: str) -> _Parts:
+    """The splits of a data set by name, fetched by the library if it keeps tables or pictures."""
+    datasets = _libraries(what)
     datasets.disable_progress_bars()
+    print(f"{what}: no such file or folder; asking Hugging Face ...", file=sys.stderr)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
     try:
-        path = Path(what)
-        if any((path / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
-            return datasets.load_from_disk(what)
-        if not path.exists():
-            print(f"{what}: no such file or folder; asking Hugging Face ...", file=sys.stderr)
-            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
-        return datasets.load_dataset(what)
+        builder = datasets.load_dataset_builder(what)
+        files = [str(file) for part in (builder.config.data_files or {}).values() for file in part]
+        kind = type(builder).__module__.rsplit(".", 1)[-1]
+        if kind not in _BUILDERS or not all(file.startswith("hf://") for file in files):
+            raise DataError(
+                f"{what}: is kept as {kind} in {files[:1]}, which is not read; of data sets by "
+                f"name only {', '.join(sorted(_BUILDERS))} on Hugging Face are"
+            )
+        builder.download_and_prepare()
+        found = builder.as_dataset()
+    except DataError:
+        raise
     except Exception as error:  # a library over a network can raise anything at all
         raise DataError(
             f"{what}: no such file or folder, nor a Hugging Face data set that can be read "
             f"({type(error).__name__}: {told(error)})"
         ) from error
+    root = Path(datasets.config.HF_CACHE_HOME)
+    return {split: partial(_fetched, part, root) for split, part in found.items()}
 
 
-def _kind(found: Any, column: str) -> str:
-    return type(found.features[column]).__name__
+def _fetched(part: Any, root: Path) -> _Table:
+    def batches(columns: list[str]) -> Iterator[Any]:
+        tables = part.select_columns(columns).with_format("arrow").iter(_ROWS)
+        return (batch for table in tables for batch in table.to_batches())
+
+    return _Table(part.features.arrow_schema, batches, root)
 
 
-def _held(found: Any, column: str) -> str:
-    """What kind of numbers, or what else, a column holds."""
-    return str(getattr(found.features[column], "dtype", _kind(found, column)))
-
-
-def _column(what: str, found: Any, options: ReadOptions) -> str:
+def _column(what: str, table: _Table, options: ReadOptions) -> str:
+    names = table.schema.names
     if options.key:
-        if options.key not in found.features:
-            raise DataError(f"{what}: has no column {options.key!r}; {', '.join(found.features)}")
+        if options.key not in names:
+            raise DataError(f"{what}: has no column {options.key!r}; {', '.join(names)}")
         return options.key
-    for kinds in (("Image",), ("Array2D", "Array3D", "Array4D", "Array5D", "List", "Sequence")):
-        if columns := [name for name in found.features if _kind(found, name) in kinds]:
-            return columns[0]
-    raise DataError(f"{what}: no column of pictures among {', '.join(found.features)}; use --key")
+    nested = ("list", "large_list", "fixed_size_list", "extension")
+    lists = [n for n in names if str(table.schema.field(n).type).startswith(nested)]
+    for name in [*(n for n in names if table.has_pictures(n)), *lists]:
+        return name
+    raise DataError(f"{what}: no column of pictures among {', '.join(names)}; use --key")
 
 
-def _labels(found: Any) -> tuple[str | None, list[str]]:
+def _labels(what: str, table: _Table) -> tuple[str | None, list[str]]:
     """The column of labels, one with names before others, and these names."""
-    columns = [name for name in ("label", "labels", "fine_label") if name in found.features]
+    columns = [n for n in ("label", "labels", "fine_label") if n in table.schema.names]
     for column in columns:
-        if _kind(found, column) == "ClassLabel":
-            return column, list(found.features[column].names)
+        if (about := table.about(column)).get("_type") == "ClassLabel":
+            names = about.get("names")
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise DataError(f"{what}: the names of {column!r} are no text; write it again")
+            return column, names
     return (columns[0] if columns else None), []
 
 
-def _label(row: dict[str, Any], column: str | None) -> int | None:
-    found = row[column] if column else None
-    return found if isinstance(found, int) else None
-
-
-def _pictures(
-    what: str, found: Any, column: str, label: str | None
+def _records(
+    what: str, table: _Table, column: str, label: str | None, options: ReadOptions | None
 ) -> Iterator[Record | DataError]:
-    import datasets
+    """Pictures, or with `options` arrays; a damaged file ends them."""
+    number = 0
+    try:
+        for batch in table.batches([column, label] if label else [column]):
+            batch.validate(full=True)
+            for row in batch.to_pylist():
+                found = row[label] if label else None
+                found = found if isinstance(found, int) else None
+                where = f"{what}: row {number}"
+                try:
+                    if options is None:
+                        yield Record(where, _picture(table, row[column], where), found)
+                    else:
+                        yield Record(where, _array(row[column], where, options.values), found)
+                except DataError as error:
+                    yield error
+                number += 1
+    except (*DAMAGE, KeyError, TypeError) as error:
+        yield damaged(f"{what}: row {number}", error)
 
-    raw = found.cast_column(column, datasets.Image(decode=False))
-    for number, row in enumerate(raw):
-        where, data = f"{what}: row {number}", row[column] or {}
-        if picture := data.get("bytes") or data.get("path"):
-            yield Record(where, picture, _label(row, label))
-        else:
-            yield DataError(f"{where}: {column!r} is empty; go on without it by --skip-bad")
+
+def _picture(table: _Table, cell: Any, where: str) -> bytes | str:
+    """The bytes of a picture, or its path, which must lie in the folder of the data set."""
+    cell = cell if isinstance(cell, dict) else {}
+    if isinstance(cell.get("bytes"), bytes) and cell["bytes"]:
+        return bytes(cell["bytes"])
+    if isinstance(cell.get("path"), str) and cell["path"]:
+        return str(_inside(table.root, cell["path"], where))
+    raise DataError(f"{where}: holds no picture; go on without it by --skip-bad")
 
 
-def _arrays(
-    what: str, found: Any, column: str, label: str | None, values: int | None
-) -> Iterator[Record | DataError]:
+def _array(cell: Any, where: str, values: int | None) -> Any:
     dtype = dtype_for(values or 256)
-    for number, row in enumerate(found):
-        where = f"{what}: row {number}"
-        try:
-            x = np.asarray(row[column])
-        except ValueError:
-            x = np.asarray(0.0)
-        if x.dtype.kind not in "iu" or not x.size or x.min() < 0 or x.max() >= MOST_VALUES:
-            yield DataError(f"{where}: {column!r} is no array of integers from 0; use --key")
-            continue
-        if x.max() > np.iinfo(dtype).max:
-            yield DataError(
-                f"{where}: {column!r} holds {x.max()}, beyond 255; tell how many values there are "
-                f"by --values"
-            )
-            continue
-        x = x if x.ndim >= 3 and x.shape[-1] <= 4 else x[..., None]
-        yield Record(where, x[None].astype(dtype), _label(row, label))
+    try:
+        x = np.asarray(cell)
+    except ValueError:
+        x = np.asarray(0.0)
+    if x.dtype.kind not in "iu" or not x.size or x.min() < 0 or x.max() >= MOST_VALUES:
+        raise DataError(f"{where}: is no array of integers from 0; choose a column by --key")
+    if x.max() > np.iinfo(dtype).max:
+        raise DataError(
+            f"{where}: holds {x.max()}, beyond 255; tell how many values there are by --values"
+        )
+    x = x if x.ndim >= 3 and x.shape[-1] <= 4 else x[..., None]
+    return x[None].astype(dtype)
