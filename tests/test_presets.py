@@ -47,6 +47,13 @@ def test_the_sparse_transformers_have_the_published_sizes_and_pairs():
     assert "32 blocks: strided, local, local, local, strided" in text and "7,373,952" in text
 
 
+def test_the_image_transformers_have_the_published_sizes_and_pairs():
+    found = PRESETS["local-1d-cifar10"]().model
+    assert round(found.parameters() / 1e6, 1) == 38.3 and found.pairs(0) == 1_115_648
+    assert round(PRESETS["local-1d-cifar10-12m"]().model.parameters() / 1e6, 1) == 12.3
+    assert "12 blocks, each query sees its block and 256 places around" in describe(found)
+
+
 @pytest.mark.parametrize(
     "name", ["imagenet32", "imagenet64", "bair", "imagenet32-lstm", "imagenet64-lstm"]
 )

@@ -6,12 +6,14 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import axial
 from axial import ConfigError, bits, draw
 from axial.models.cost import forward_flops
 from axial.models.families import new_model
+from axial.models.local_config import Local1dConfig, Local2dConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
 
 SMALL = {"values": 3, "width": 8, "heads": 2, "mlp_ratio": 2, "qk_ratio": 0.5}
@@ -20,12 +22,24 @@ STRIDED = [
     StridedConfig(axes=axes, channels=2, layers=4, stride=stride, **SMALL)
     for axes, stride in [((6,), 3), ((3, 4), None), ((2, 2, 3), 4), ((3, 2), 2)]
 ]
-ALL = FULL + STRIDED
+LOCAL = {"values": 3, "width": 8, "heads": 2, "mlp_ratio": 2, "layers": 3, "channels": 2}
+LOCAL_1D = [
+    Local1dConfig(axes=axes, block=block, **LOCAL)
+    for axes, block in [((7,), 4), ((2, 4), 3), ((2, 2, 2, 2), 5), ((2, 3), 7)]
+]
+LOCAL_2D = [
+    Local2dConfig(axes=(4, 3), block=(2, 3), flange=(1, 2), **LOCAL),
+    Local2dConfig(axes=(4, 2), block=(2, 2), flange=(2, 0), norm="pre", **LOCAL),
+    Local2dConfig(axes=(2, 4), block=(1, 4), flange=(1, 3), position_kind="learned", **LOCAL),
+]
+SEQUENCES = FULL + STRIDED
+ALL = SEQUENCES + LOCAL_1D + LOCAL_2D
+ONE_EACH = [FULL[1], STRIDED[1], LOCAL_1D[1], LOCAL_2D[0]]
 
 
 def name(config):
-    stride = f"-{config.stride}" if isinstance(config, StridedConfig) else ""
-    return f"{type(config).__name__}-{'x'.join(map(str, config.axes))}{stride}"
+    size = getattr(config, "stride", getattr(config, "block", ""))
+    return f"{type(config).__name__}-{'x'.join(map(str, config.axes))}-{size}"
 
 
 def speaking(config, seed=0):
@@ -33,7 +47,7 @@ def speaking(config, seed=0):
     torch.manual_seed(seed)
     model = new_model(config).double().eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.6)
+        torch.nn.init.normal_(parameter, std=0.3)  # more, and softmax sees one key alone
     return model
 
 
@@ -42,6 +56,17 @@ def see(config, layer):
     i, j = np.indices((config.length, config.length))
     stride = getattr(config, "stride", None)
     earlier = j <= i
+    if isinstance(config, Local1dConfig):
+        block = config.length if config.length < 2 * config.block else config.block
+        return earlier & (i // block - j // block <= 1)
+    if isinstance(config, Local2dConfig):
+        (high, wide), (above, beside) = config.block, config.flange
+        row, column = (part[config.order()] for part in np.divmod(i[:, 0], config.grid[1]))
+        top, left = (row // high * high)[:, None], (column // wide * wide)[:, None]
+        left_of, right_of = column >= left - beside, column < left + wide + beside
+        over = (top - above <= row) & (row < top) & left_of & right_of
+        aside = (top <= row) & (row < top + high) & left_of & (column < left)
+        return over | aside | (earlier & (i // config.query == j // config.query))
     return {
         "full": lambda: earlier,
         "local": lambda: earlier & (i - j < stride),
@@ -89,12 +114,13 @@ def test_two_layers_of_different_patterns_see_everything_before(config):
         assert np.array_equal(reach(both, 2), every)
 
 
-@pytest.mark.parametrize("config", [FULL[0], STRIDED[0]], ids=name)
+@pytest.mark.parametrize("config", ONE_EACH, ids=name)
 def test_probabilities_of_all_pictures_add_up_to_one(config):
-    config = dataclasses.replace(config, axes=(3,), channels=2, classes=2)
-    config = dataclasses.replace(config, stride=2) if isinstance(config, StridedConfig) else config
-    model = speaking(config)
-    every = torch.tensor(list(itertools.product(range(3), repeat=6))).view(-1, 3, 2)
+    smaller = {Local2dConfig: {"block": (1, 2), "flange": (1, 1)}, Local1dConfig: {"block": 2}}
+    smaller = (smaller | {StridedConfig: {"stride": 2}}).get(type(config), {})
+    axes = (3, 1) if isinstance(config, Local2dConfig) else (3,)
+    model = speaking(dataclasses.replace(config, axes=axes, channels=2, classes=2, **smaller))
+    every = torch.tensor(list(itertools.product(range(3), repeat=6))).view(-1, *axes, 2)
     label = torch.ones(len(every), dtype=torch.long)
     assert abs(float((2.0 ** -bits(model, every, label)).sum()) - 1) < 1e-12
 
@@ -126,9 +152,10 @@ def test_steps_give_the_logits_of_the_whole_pass(config):
 
 @pytest.mark.parametrize("config", ALL, ids=name)
 def test_an_untrained_model_knows_nothing_and_examples_do_not_mix(config):
-    model = new_model(config).double()
     x = torch.randint(config.values, (2, *config.axes, config.channels))
-    assert (axial.bits_per_dim(model, x) - np.log2(3)).abs().max() < 1e-12
+    if config in SEQUENCES:
+        model = new_model(config).double()
+        assert (axial.bits_per_dim(model, x) - np.log2(3)).abs().max() < 1e-12
     model = speaking(config)
     changed = torch.cat([x[:1], (x[1:] + 1) % 3])
     assert torch.equal(model(x)[0], model(changed)[0])
@@ -140,13 +167,13 @@ def test_costs_are_counted_from_the_configuration(config):
     model = speaking(config)
     assert config.parameters() == sum(p.numel() for p in model.parameters())
     x = torch.zeros(1, *config.axes, config.channels, dtype=torch.long)
-    with FlopCounterMode(display=False) as counted:
-        model.train()(x, torch.tensor([0]))
+    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
+        model(x, torch.tensor([0]))
     assert forward_flops(config) == counted.get_total_flops()
     assert sum(see(config, 0).ravel()) == config.pairs(0)
 
 
-@pytest.mark.parametrize("config", [FULL[1], STRIDED[1]], ids=name)
+@pytest.mark.parametrize("config", ONE_EACH, ids=name)
 def test_a_saved_model_is_loaded_as_its_family(config, tmp_path):
     model = speaking(config)
     axial.save(model, tmp_path / "model")
@@ -170,6 +197,35 @@ def test_a_saved_model_is_loaded_as_its_family(config, tmp_path):
 def test_what_cannot_work_is_refused(kind, settings, message):
     with pytest.raises(ConfigError, match=message):
         kind(**{"axes": (2, 3), "channels": 2, "layers": 1} | SMALL | settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (Local1dConfig, {"block": 0}, "block is 0"),
+        (Local1dConfig, {"norm": "both"}, "norm is 'both': use one of post, pre"),
+        (Local1dConfig, {"given_channels": 1}, "given_channels is 1, which a sequence of elements"),
+        (
+            Local2dConfig,
+            {"block": (2, 5)},
+            "but 6 elements do not split into 5",
+        ),
+        (Local2dConfig, {"block": (3, 6)}, "but 2 rows do not split into 3"),
+        (Local2dConfig, {"block": 4}, "block is 4: give rows, and elements of a row"),
+        (Local2dConfig, {"axes": (2, 3, 4)}, "local-2d is for pictures"),
+        (Local2dConfig, {"block": (1, 2), "given_steps": 1, "axes": (4, 3)}, None),
+        (Local2dConfig, {"block": (2, 2), "given_steps": 1}, "given_.* a picture in rectangles"),
+    ],
+)
+def test_local_blocks_that_cannot_be_are_refused(kind, settings, message):
+    settings = {"axes": (2, 3), "block": (2, 3)} | settings
+    if message is None:
+        assert kind(**LOCAL | settings).given_steps == 1
+        return
+    if kind is Local1dConfig:
+        settings = {"block": 2} | {k: v for k, v in settings.items() if v != (2, 3) or k == "axes"}
+    with pytest.raises(ConfigError, match=message):
+        kind(**LOCAL | settings)
 
 
 def test_given_steps_are_known_to_all_and_carry_no_bits():

@@ -12,6 +12,7 @@ import axial
 from axial import ConfigError, TrainConfig
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
+from axial.models.local_config import Local1dConfig, Local2dConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.training.config import Recipe
 
@@ -19,6 +20,8 @@ SMALL = {"axes": (4, 4), "channels": 2, "values": 5, "classes": 2, "width": 8, "
 CONFIGS = {
     "full": FullConfig(layers=1, dropout=0.1, **SMALL),
     "strided": StridedConfig(layers=2, dropout=0.1, **SMALL),
+    "local-1d": Local1dConfig(layers=1, block=5, dropout=0.1, **SMALL),
+    "local-2d": Local2dConfig(layers=1, block=(2, 4), flange=(1, 2), dropout=0.1, **SMALL),
 }
 
 
@@ -49,7 +52,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(family, optimizer, pictur
     assert axial.load(cut).family == family
 
 
-@pytest.mark.parametrize("preset", ["full-cifar10-7m", "strided-cifar10-15m"])
+@pytest.mark.parametrize("preset", ["strided-cifar10-15m", "local-1d-cifar10-12m"])
 def test_two_ranks_find_what_one_finds(preset, tmp_path):
     flags = ["--data", "digits", "--width", 8, "--heads", 2, "--layers", 2, "--steps", 4]
     flags += ["--batch", 4, "--log-every", 1, "--sample-every", 0, "--warmup", 2, "--no-flip"]

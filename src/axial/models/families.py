@@ -9,6 +9,8 @@ from axial.errors import ConfigError
 from axial.models.axial_transformer import AxialTransformer
 from axial.models.config import ModelConfig
 from axial.models.family_config import FamilyConfig
+from axial.models.image_transformer import ImageTransformer1d, ImageTransformer2d
+from axial.models.local_config import Local1dConfig, Local2dConfig
 from axial.models.protocol import Model
 from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.models.sequence_transformer import FullTransformer, StridedTransformer
@@ -17,6 +19,8 @@ _KINDS: tuple[tuple[type[Model], type[FamilyConfig]], ...] = (
     (AxialTransformer, ModelConfig),
     (FullTransformer, FullConfig),
     (StridedTransformer, StridedConfig),
+    (ImageTransformer1d, Local1dConfig),
+    (ImageTransformer2d, Local2dConfig),
 )
 FAMILIES: dict[str, type[Model]] = {model.family: model for model, _ in _KINDS}
 _CONFIGS: dict[str, type[FamilyConfig]] = {model.family: config for model, config in _KINDS}
