@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import resource
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from processes import ranks
 from small_runs import COMMON
 
 from axial import AxialTransformer, ModelConfig, pack, save
@@ -160,27 +160,7 @@ def load_script(path):
 
 def both_ranks(*args):
     """Status and words of each of two ranks of a command; torchrun would end one for the other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-m", "axial", *map(str, args)]
-    started = [
-        subprocess.Popen(
-            command,
-            env=os.environ | job | {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-    try:
-        said = [process.communicate(timeout=300) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    return [(process.returncode, *words) for process, words in zip(started, said, strict=True)]
+    return [(process.wait(), process.out, process.err) for process in ranks(2, *args)]
 
 
 def run(*args):

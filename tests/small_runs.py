@@ -1,8 +1,5 @@
-"""Small training runs: how they are planned, started from a shell, refused and compared."""
+"""Small training runs: how they are planned, refused and compared."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -23,24 +20,6 @@ COMMON = [*TINY, "--steps", str(STEPS), "--batch", "8", "--warmup", "5", "--log-
 COMMON += ["--save-every", "5", "--validate-every", "20", "--sample-every", "0"]
 
 
-def command(*args, ranks=1):
-    """How a shell would start it; every process with one thread, as in this one."""
-    launch = ["-m", "axial"]
-    if ranks > 1:
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        launch += ["-m", "axial"]
-    return [sys.executable, *launch, *map(str, args)]
-
-
-def run_to_end(*args, ranks=1):
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command(*args, ranks=ranks), env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def step_of(folder):
     return int(Run(folder).checkpoints()[-1].name.removeprefix("step-"))
 
@@ -49,13 +28,13 @@ def losses(folder):
     return [record["loss"] for record in Run(folder).log() if "loss" in record]
 
 
-def assert_same_ending(one, other):
+def assert_same_ending(one, other, *, steps=STEPS):
     """Tensors, losses, scores and exported weights, to the last bit."""
     (state, tensors), (state2, tensors2) = (Run(folder).newest() for folder in (one, other))
-    assert tensors.keys() == tensors2.keys() and state["step"] == state2["step"] == STEPS
+    assert tensors.keys() == tensors2.keys() and state["step"] == state2["step"] == steps
     for name, tensor in tensors.items():
         assert torch.equal(tensor, tensors2[name]), name
-    assert losses(one) == losses(other) and len(losses(one)) == STEPS
+    assert losses(one) == losses(other) and len(losses(one)) == steps
     assert state["best"] == state2["best"]
     assert axial.fingerprint(axial.load(one)) == axial.fingerprint(axial.load(other))
 

@@ -5,13 +5,13 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-from small_runs import ALONE, TINY, command, fails, losses, plan
+from processes import Process
+from small_runs import ALONE, TINY, fails, losses, plan
 
 import axial
 from axial import TrainConfig
@@ -186,18 +186,12 @@ def test_a_model_that_cannot_be_written_ends_the_run_and_says_what_there_is(tmp_
 
 
 def test_where_nothing_can_be_compiled_that_is_said(tmp_path):
+    nowhere = {"CXX": "nosuch", "PATH": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     args = ["train", "digits", "--out", tmp_path / "run", *TINY, "--steps", 2, "--compile"]
-    done = subprocess.run(
-        command(*args),
-        env=os.environ
-        | {"CXX": "nosuch", "PATH": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "the model cannot be compiled here (" in done.stderr.splitlines()[-1]
-    assert done.stderr.endswith("; start anew with --no-compile\n")
+    process = Process(*args, env=nowhere)
+    assert process.wait() == 1 and "Traceback" not in process.err
+    assert "the model cannot be compiled here (" in process.err.splitlines()[-1]
+    assert process.err.endswith("; start anew with --no-compile\n")
 
 
 def test_a_sheet_of_samples_that_a_signal_prevented_is_drawn_on_resuming(tmp_path, monkeypatch):

@@ -1,15 +1,14 @@
 """Muon's update is orthogonal, of Adam's length, the same in stacks, in shards and in parts."""
 
 import copy
-import os
-import sys
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import ENUMERABLE, config, launch, tiny_model
+from conftest import ENUMERABLE, config, tiny_model
+from processes import ranks
 from safetensors.torch import load_file
 from small_trainers import ALONE, COLOUR, batch_of
 from small_trainers import TRAINING as ADAMW
@@ -372,10 +371,10 @@ with ranks("cpu") as team:
 """
 
 
-def test_two_ranks_find_what_one_finds_and_go_on_with_their_state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    done = launch(tmp_path, PROGRAM)
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_find_what_one_finds_and_go_on_with_their_state(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    job = ranks(2, script=tmp_path / "train.py")
+    assert [process.wait() for process in job] == [0, 0], [process.err for process in job]
     alone = Trainer(tiny_model(ODD), TRAINING, ALONE)
     for number in range(6):
         alone.step(number, batch_of(ODD, 6, seed=number))

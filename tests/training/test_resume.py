@@ -4,24 +4,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import (
-    ALONE,
-    COMMON,
-    STEPS,
-    assert_same_ending,
-    command,
-    fails,
-    losses,
-    plan,
-    run_to_end,
-    step_of,
-)
+from processes import Process, ranks
+from small_runs import ALONE, COMMON, STEPS, assert_same_ending, fails, losses, plan, step_of
 
 import axial
 from axial.checkpoints.run_folder import Run
@@ -30,74 +18,66 @@ from axial.data.packing import pack
 from axial.training.loop import train
 from axial.training.start import create
 
+KILLED = """
+import os, runpy, signal
+from axial.training.trainer import Trainer
 
-def kill_in_the_middle(folder, *args, ranks=1, at=20):
-    """Start a run, and kill every process of it once a checkpoint of step `at` is there."""
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(
-        command(*args, ranks=ranks), env=env, stdout=quiet, stderr=quiet, start_new_session=True
-    ) as process:
-        while not (folder / f"checkpoints/step-{at:08d}").exists():
-            assert process.poll() is None, "it ended by itself"
-            time.sleep(0.002)
-        for pid in [process.pid, *descendants(process.pid)]:
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
-    before = len(Run(folder).log())
-    time.sleep(0.3)
-    assert len(Run(folder).log()) == before, "someone is still training"
+def dies(self, number, batch):
+    if number == 12:  # of every rank; what was to be written is perhaps, perhaps not on the disk
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, number, batch)
+
+step, Trainer.step = Trainer.step, dies
+runpy.run_module("axial", run_name="__main__", alter_sys=True)
+"""
 
 
-def descendants(pid):
-    """All processes that a process has started; torchrun's workers are in sessions of their own."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [one for child in map(int, children) for one in (child, *descendants(child))]
+@pytest.fixture
+def killed(tmp_path):
+    """The folder of a run of the digits that is killed in its thirteenth step."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+
+    def start(*flags, count=1):
+        flags = ["train", "digits", "--out", tmp_path / "run", *COMMON, *flags]
+        job = ranks(count, *flags, script=script) if count > 1 else [Process(*flags, script=script)]
+        assert [process.wait() for process in job] == [-signal.SIGKILL] * count
+        assert step_of(tmp_path / "run") in (5, 10)
+        return tmp_path / "run"
+
+    return start
 
 
-def test_a_killed_process_loses_nothing_but_time(tmp_path, alone):
-    folder = tmp_path / "run"
-    kill_in_the_middle(folder, "train", "digits", "--out", folder, *COMMON)
-    assert 20 <= step_of(folder) < STEPS
+def test_a_killed_process_loses_nothing_but_time(killed, alone):
+    folder = killed()
     main(["train", "--resume", str(folder)])
     assert_same_ending(folder, alone)
 
 
-def test_two_ranks_resume_bit_for_bit_with_dropout(tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    run_to_end("train", "digits", "--out", whole, *COMMON, ranks=2)
-    kill_in_the_middle(cut, "train", "digits", "--out", cut, *COMMON, ranks=2)
-    assert 20 <= step_of(cut) < STEPS
-    run_to_end("train", "--resume", cut, ranks=2)
-    assert_same_ending(cut, whole)
+def run_in_two(*args):
+    job = ranks(2, *args)
+    assert [process.wait() for process in job] == [0, 0], [process.err for process in job]
 
 
-def test_two_ranks_find_what_one_finds_and_one_resumes_theirs(tmp_path, exact):
-    flags = ["--dropout", "0", *COMMON]
-    folder = tmp_path / "run"
-    kill_in_the_middle(folder, "train", "digits", "--out", folder, *flags, ranks=2)
-    assert 20 <= step_of(folder) < STEPS
+def test_two_ranks_resume_bit_for_bit_with_dropout(tmp_path, killed):
+    few = ["--steps", 20]
+    run_in_two("train", "digits", "--out", tmp_path / "whole", *COMMON, *few)
+    cut = killed(*few, count=2)
+    run_in_two("train", "--resume", cut)
+    assert_same_ending(cut, tmp_path / "whole", steps=20)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_find_what_one_finds_and_one_resumes_theirs(killed, exact, parallel):
+    folder = killed("--dropout", 0, "--parallel", parallel, count=2)
     np.testing.assert_allclose(losses(folder), losses(exact)[: len(losses(folder))], 0, 1e-5)
     main(["train", "--resume", str(folder)])
     np.testing.assert_allclose(losses(folder), losses(exact), rtol=0, atol=1e-5)
 
 
-def test_shards_find_the_same_and_resume_whole(tmp_path, exact):
-    folder = tmp_path / "run"
-    flags = ["--dropout", "0", *COMMON, "--parallel", "fsdp"]
-    run_to_end("train", "digits", "--out", folder, *flags, ranks=2)
-    np.testing.assert_allclose(losses(folder), losses(exact), rtol=0, atol=1e-5)
-    for old in Run(folder).checkpoints()[1:]:
-        shutil.rmtree(old)
-    (folder / "model.safetensors").unlink()
-    main(["train", "--resume", str(folder)])
-    np.testing.assert_allclose(losses(folder), losses(exact), rtol=0, atol=1e-5)
-
-
 RANKS_AND_DISK = """
-import os, sys, time
+import runpy, time
 import axial.training.loop
-from axial.cli.main import main
 from axial.errors import CheckpointError
 
 def slow(model, folder):
@@ -108,69 +88,55 @@ def full(model, folder):
     raise CheckpointError(f"{folder}: is full")
 
 save, axial.training.loop.save = axial.training.loop.save, DISK
-main(sys.argv[1:])
-os._exit(0)  # as `python -m axial` does
+runpy.run_module("axial", run_name="__main__", alter_sys=True)
 """
 
 
 def with_disk(disk, folder, *flags):
-    """Train on two ranks in shards, the only score and model at the last step."""
+    """Status and words of two ranks with shards, the only score and model at the last step."""
     script = folder.with_suffix(".py")
     script.write_text(RANKS_AND_DISK.replace("DISK", disk))
-    start = ["timeout", "300", *command(ranks=2)[:-2], str(script)]
-    args = ["train", "digits", "--out", folder, *COMMON, "--steps", 3, "--parallel", "fsdp", *flags]
-    return subprocess.run(
-        [*start, *map(str, args)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    few = [*COMMON, "--steps", 3, "--parallel", "fsdp", *flags]
+    job = ranks(2, "train", "digits", "--out", folder, *few, script=script)
+    return [(process.wait(), process.err) for process in job]
 
 
 def test_ranks_agree_on_what_is_on_a_slow_disk(tmp_path):
-    done = with_disk("slow", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
+    (status, said), (other, _) = with_disk("slow", tmp_path / "run")
+    assert status == other == 0, said
     assert (tmp_path / "run/samples.png").exists()
 
 
 def test_a_disk_that_is_full_on_rank_0_ends_all_with_one_line(tmp_path):
-    done = with_disk("full", tmp_path / "run", "--validate-every", 1, "--save-every", 1)
-    assert done.returncode == 1
-    assert "[rank" not in done.stderr and done.stderr.count("is full") == 1
-    assert f"`axial train --resume {tmp_path / 'run'}` resumes from there" in done.stderr
+    (status, said), (other, quiet) = with_disk(
+        "full", tmp_path / "run", "--validate-every", 1, "--save-every", 1
+    )
+    assert (status, other, quiet) == (1, 1, "") and said.count("is full") == 1
+    assert said.endswith(f"`axial train --resume {tmp_path / 'run'}` resumes from there\n")
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_being_asked_to_end_saves_first(tmp_path, number, status):
     folder = tmp_path / "run"
-    rare = ["--save-every", "100000", "--validate-every", "100000", "--steps", "100000"]
-    args = ["train", "digits", "--out", folder, *COMMON, *rare]
-    process = subprocess.Popen(
-        command(*args), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    rare = ["--save-every", 100000, "--validate-every", 100000, "--steps", 100000]
+    process = Process("train", "digits", "--out", folder, *COMMON, *rare)
     while not (folder / "log.jsonl").exists() or len(Run(folder).log()) < 3:
         time.sleep(0.01)
-    process.send_signal(number)
-    out, _ = process.communicate()
-    assert process.returncode == status
-    assert f"`axial train --resume {folder}` resumes it" in out
+    process.kill(number)
+    assert process.wait() == status
+    assert f"`axial train --resume {folder}` resumes it" in process.out
     assert step_of(folder) == Run(folder).log()[-1]["step"] >= 3
     axial.load(folder)
 
 
 def test_a_run_whose_reader_goes_away_trains_and_saves_to_its_end(tmp_path):
-    folder = tmp_path / "run"
-    with subprocess.Popen(
-        command("train", "digits", "--out", folder, *COMMON),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
-        process.stderr.readline()
-        process.stderr.close()
+    folder, (mine, theirs) = tmp_path / "run", os.pipe()
+    process = Process("train", "digits", "--out", folder, *COMMON, err=theirs)
+    os.close(theirs)
+    os.read(mine, 1)
+    os.close(mine)
+    assert process.wait() == 0
     assert step_of(folder) == STEPS and (folder / "samples.png").is_file()
-    assert process.returncode == 0
 
 
 def test_a_finished_run_that_lost_its_model_leaves_one_again(tmp_path, alone):

@@ -1,9 +1,7 @@
 """How a run is created, what it refuses, and that a refusal leaves nothing behind."""
 
-import os
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from packed_arrays import FACTS
-from small_runs import ALONE, COMMON, STEPS, command, fails, plan
+from processes import Process
+from small_runs import ALONE, COMMON, STEPS, fails, plan
 
 import axial
 from axial import ConfigError, DataError, InputError
@@ -30,24 +29,12 @@ from axial.training.start import create, open_again
 
 def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tmp_path):
     out = tmp_path / "run"
-    one = subprocess.Popen(
-        command("train", "digits", "--out", out, *COMMON),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    two = subprocess.Popen(
-        command("train", "digits", "--out", out, *COMMON, "--seed", "7"),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    said = [process.communicate()[1] for process in (one, two)]
-    status = [one.returncode, two.returncode]
+    started = [Process("train", "digits", "--out", out, *COMMON, "--seed", seed) for seed in (0, 7)]
+    status = [process.wait() for process in started]
     assert sorted(status) == [0, 1]
-    loser = said[status.index(1)].splitlines()[-1]
+    loser = started[status.index(1)].err.splitlines()[-1]
     assert "holds a run already" in loser or "another process is starting a run here" in loser
-    assert Run(out).about["training"]["seed"] == (0 if one.returncode == 0 else 7)
+    assert Run(out).about["training"]["seed"] == (0, 7)[status.index(0)]
     assert Run(out).newest()[0]["step"] == STEPS
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -76,36 +63,37 @@ def test_a_run_may_be_created_in_an_empty_folder_where_the_user_stands(tmp_path,
     axial.load(tmp_path)
 
 
+STOPPED = """
+import os, runpy, signal, axial.training.start
+from pathlib import Path
+
+def stop(scratch, about):
+    Path(__file__).with_name("packed").touch()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+axial.training.start.write_run = stop
+runpy.run_module("axial", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_what_a_start_that_was_killed_left_goes_with_the_next_and_a_living_one_is_let_be(
     tmp_path, there
 ):
-    picture = formats.png(formats.pictures(1, 64)[0])
-    many = formats.tar(tmp_path / "a.tar", {f"{i:05}.png": picture for i in range(20_000)})
     out = tmp_path / "runs" / "run"
-    out.parent.mkdir()
-    if there:
-        out.mkdir()
-    process = subprocess.Popen(
-        command("train", "small", "--data", many, "--out", out, *COMMON),
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-    def packed():
-        return [path for path in out.parent.rglob("data.npy") if path.stat().st_size]
-
-    while not packed():
-        assert process.poll() is None
+    (out if there else out.parent).mkdir(parents=True)
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    process = Process("train", "digits", "--out", out, *COMMON, script=tmp_path / "stopped.py")
+    while not (tmp_path / "packed").exists():
+        assert process.poll() is None, process.err
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGSTOP)
     try:
-        kept = packed()
+        kept = list(out.parent.rglob("*.npy"))
         with pytest.raises(ConfigError, match="another process is starting a run here"):
             create(plan(), out, ALONE)
-        assert kept and packed() == kept
+        assert kept and list(out.parent.rglob("*.npy")) == kept
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill(signal.SIGKILL)
         process.wait()
     create(plan(), out, ALONE)
     assert [path.name for path in out.parent.iterdir()] == ["run"]

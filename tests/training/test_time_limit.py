@@ -2,11 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from small_runs import ALONE, TINY, plan, run_to_end
+from small_runs import ALONE, TINY, plan
 
 import axial
 from axial import ConfigError
@@ -115,8 +117,10 @@ def test_a_resumed_run_has_what_is_left_of_its_time(clock, tmp_path, monkeypatch
 
 
 def test_ranks_agree_on_the_number_of_steps(tmp_path):
-    few = [*TINY, "--batch", 8, "--max-minutes", 0.03, "--log-every", 1000]
-    run_to_end("train", "digits", "--out", tmp_path / "run", *few, ranks=2)
+    few = [*TINY, "--batch", "8", "--max-minutes", "0.03", "--log-every", "1000"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*start, "-m", "axial", "train", "digits", "--out", tmp_path / "run", *few]
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     state = Run(tmp_path / "run").newest()[0]
     assert 0 < state["step"] == state["plan"]["steps"] < time_limit.UNKNOWN_STEPS
 
