@@ -11,21 +11,18 @@ FACTS = dict(
 )
 
 
-def write(path, x, labels=None, classes=0):
-    """A packed array written in two pieces."""
-    with PackedWriter(path) as writer:
+def write(path, x, labels=None, classes=0, names=None, **facts):
+    """A packed array written in two pieces, over another if there is one."""
+    with PackedWriter(path, overwrite=True) as writer:
         for piece in np.array_split(x, 2):
             writer.append(piece)
-        writer.finish(labels, classes, None, **FACTS)
+        writer.finish(labels, classes, names, **(FACTS | facts))
     return path
 
 
 def write_test_set(path, x, labels=None, classes=0, **facts):
     """A packed test set, opened."""
-    with PackedWriter(path) as writer:
-        writer.append(x)
-        writer.finish(labels, classes, None, **(FACTS | {"split": "test"} | facts))
-    return open_packed(path)
+    return open_packed(write(path, x, labels, classes, **({"split": "test"} | facts)))
 
 
 def whole(packed):

@@ -25,7 +25,7 @@ def data(
         reading: How to read the source.
         workers: Number of decoding processes; default: one per core.
         preview: Write a sheet of the first examples to this .png file.
-        overwrite: Replace a preview that exists already.
+        overwrite: Replace a packed array or a preview that exists already.
     """
     from axial.data.packing import pack
     from axial.media.sheets import check_preview, write_preview
@@ -34,7 +34,7 @@ def data(
     if preview:
         check_apart(preview, source)
         check_preview(preview, overwrite=overwrite)
-    report = pack(source, out, reading, workers=workers, progress=True)
+    report = pack(source, out, reading, workers=workers, progress=True, overwrite=overwrite)
     print(report, file=sys.stderr)
     if preview:
         write_preview(preview, report.packed)

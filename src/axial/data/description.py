@@ -1,5 +1,6 @@
 """What a packed array holds and where it came from: the text of the file beside it."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from axial.errors import DataError
 from axial.shape import MOST_VALUES, DataShape
+from axial.system.files import open_file
 
 FORMAT = 1
 """The newest layout of the description this version reads, and the one it writes."""
@@ -83,13 +85,17 @@ class Description:
         found = {"format": FORMAT, "shape": [self.count, *self.axes, self.channels], **asdict(self)}
         if not self.beginning:
             del found["beginning"]  # only what is read for one command is ever cut
-        return json.dumps(found, indent=2) + "\n"
+        return json.dumps(found | {"checksum": _checksum(found)}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, path: Path) -> "Description":
         """The description in a file; anything else is refused."""
         try:
-            found = json.loads(path.read_text())
+            with open_file(path) as file:
+                found = json.load(file)
+            checksum = found.pop("checksum", None)  # which older versions did not write
+            if checksum not in (None, _checksum(found)):
+                raise DataError(f"{path}: was changed since it was written; pack again")
             version = found.pop("format")
             found.pop("shape")
             if type(version) is not int or not 1 <= version <= FORMAT:
@@ -105,14 +111,22 @@ class Description:
                     f"axes, values and count are {about.axes}, {about.values} and {about.count}"
                 )
             labels = about.labels
-            if labels and labels.names is not None and len(labels.names) != labels.classes:
-                raise ValueError(f"{labels.classes} classes have {len(labels.names)} names")
+            if labels and labels.names is not None:
+                if len(labels.names) != labels.classes:
+                    raise ValueError(f"{labels.classes} classes have {len(labels.names)} names")
+                if len(set(labels.names)) != labels.classes:
+                    raise ValueError("two classes have one name")
             return about
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise DataError(
                 f"{path}: is no description of a packed array ({reason}); `axial data` writes one"
             ) from error
+
+
+def _checksum(found: dict[str, Any]) -> str:
+    """Hash of all that a description says, however it is laid out."""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def _checked(cls: Any, found: dict[str, Any]) -> Any:

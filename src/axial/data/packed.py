@@ -9,6 +9,7 @@ import hashlib
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 from axial.data.description import Description, description_path, labels_path
 from axial.errors import DataError
 from axial.shape import DataShape
+from axial.system.files import open_file, pending
 
 Array = NDArray[Any]
+_READ_BYTES = 8 << 20
 
 
 class Packed:
@@ -38,7 +41,8 @@ class Packed:
         about = described_by(self.path)
         for needed in (self.path, about):
             if not needed.is_file():
-                raise DataError(f"{needed}: no such file; `axial data` makes a packed array")
+                what = "is no file" if needed.exists() else "no such file"
+                raise DataError(f"{needed}: {what}; `axial data` makes a packed array")
         self.description = Description.from_json(about)
         self.array = _open_array(self.path)
         wanted = self.description
@@ -48,7 +52,10 @@ class Packed:
                 f"{self.path}: holds {self.array.dtype} {self.array.shape}, but its description "
                 f"says {wanted.dtype} {shape}; pack it again"
             )
-        self.labels = None if wanted.labels is None else _read_labels(self.path, wanted)
+        labels = labels_path(self.path)
+        if about != description_path(self.path) and pending(labels).is_file():
+            labels = pending(labels)
+        self.labels = None if wanted.labels is None else _read_labels(labels, self.path, wanted)
         self.stack_frames = stack_frames
         self.shape = wanted.shape
         if stack_frames:
@@ -86,7 +93,7 @@ class Packed:
         """
         digest = hashlib.sha256()
         size = int(np.prod(self.array.shape[1:])) * self.array.itemsize
-        step = max(1, (8 << 20) // size)
+        step = max(1, _READ_BYTES // size)
         for start in range(0, len(self), step):
             index = np.arange(start, min(start + step, len(self)))
             rows = self._read(index)
@@ -139,12 +146,11 @@ def _open_array(path: Path) -> "np.memmap[Any, Any]":
         ) from error
 
 
-def _read_labels(array: Path, about: Description) -> NDArray[np.int64]:
+def _read_labels(path: Path, array: Path, about: Description) -> NDArray[np.int64]:
     """The labels of an array, which its description knows."""
     assert about.labels is not None
-    path = labels_path(array)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             labels = npy.read_array(file, allow_pickle=False).astype(np.int64)
     except Exception as error:  # numpy's reader raises anything at all on damage
         reason = " ".join(str(error).split())
@@ -177,8 +183,23 @@ def is_packed(path: Path | str) -> bool:
 
 
 def described_by(path: Path) -> Path:
-    """The file that describes an array."""
+    """The file that describes an array: beside it, or pending where its writer died too early."""
+    waiting = pending(description_path(path))
+    with suppress(DataError, OSError):  # there is none, or its writer is moving it
+        about = Description.from_json(waiting)
+        if hash_elements(path) == about.sha256:
+            return waiting
     return description_path(path)
+
+
+def hash_elements(path: Path) -> str:
+    """Hash of the elements of an array in their order in the file."""
+    array, digest = _open_array(path), hashlib.sha256()
+    with open_file(path) as file:
+        file.seek(array.offset)
+        for start in range(0, array.nbytes, _READ_BYTES):
+            digest.update(file.read(min(_READ_BYTES, array.nbytes - start)))
+    return digest.hexdigest()
 
 
 def dtype_for(values: int) -> np.dtype[Any]:

@@ -1,6 +1,7 @@
 """Writing a packed array piece by piece, whole or not at all."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -10,23 +11,30 @@ import numpy as np
 from numpy.lib import format as npy
 
 from axial.data.description import Description, Labels, description_path, labels_path
-from axial.data.packed import Array, hash_labels
+from axial.data.packed import Array, described_by, hash_labels
 from axial.errors import DataError
-from axial.system.files import errors_of, flush, folders_above, scratch_folder, settle
+from axial.system.files import (
+    commit,
+    complete,
+    errors_of,
+    folders_above,
+    pending,
+    scratch_folder,
+)
 
 
 class PackedWriter:
     """Writes a packed array piece by piece, and puts it in place whole or not at all.
 
     Everything goes to a scratch folder beside the final place, which one process at a time has.
-    The old description is removed before the new array takes its name and the new one comes last,
-    so that no crash leaves an array with a description of another.
+    A packed array that is there already is replaced only with `overwrite`.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, *, overwrite: bool = False) -> None:
+        self.path, self._overwrite = Path(path), overwrite
         if self.path.suffix != ".npy":
             raise DataError(f"{path}: a packed array is a .npy file; call it {path}.npy")
+        self._beside = labels_path(self.path), description_path(self.path)
         self.count = 0
         self._digest = hashlib.sha256()
         self._row: tuple[int, ...] = ()
@@ -36,12 +44,8 @@ class PackedWriter:
         with ExitStack() as undo, errors_of(self.path):
             self._check_place()
             undo.enter_context(folders_above(self.path))
-            try:
-                self._folder = undo.enter_context(scratch_folder(self.path, alone=True))
-            except BlockingIOError as error:
-                raise DataError(
-                    f"{self.path}: another process is writing it; wait for it, or use another --out"
-                ) from error
+            self._folder = undo.enter_context(scratch_folder(self.path, alone=True))
+            self._clean_up()
             self._file = (self._folder / self.path.name).open("w+b")
             self._undo = undo.pop_all()
         return self
@@ -70,8 +74,11 @@ class PackedWriter:
         """Put array, labels and description in place; `facts` are the rest of the description."""
         about = None
         if labels is not None:
-            own_names = None if names is None else tuple(names)
-            about = Labels(classes=classes, names=own_names, sha256=hash_labels(labels))
+            about = Labels(
+                classes=classes,
+                names=None if names is None else _unique(names),
+                sha256=hash_labels(labels),
+            )
         description = Description(
             axes=self._row[:-1],
             channels=self._row[-1],
@@ -84,28 +91,42 @@ class PackedWriter:
         with errors_of(self.path):
             self._write_header()
             self._file.close()
+            (self._folder / description_path(self.path).name).write_text(description.to_json())
+            beside = self._beside if labels is not None else self._beside[1:]
             if labels is not None:
                 small = labels.astype(np.min_scalar_type(max(0, classes - 1)))
-                np.save(self._folder / labels_path(self.path).name, small)
-            (self._folder / description_path(self.path).name).write_text(description.to_json())
-            settle(self._folder)
-            self._put_in_place()
+                np.save(self._folder / beside[0].name, small)
+            commit(self._folder, self.path, *beside, gone=self._outdated(description))
         return description
+
+    def _outdated(self, about: Description) -> tuple[Path, ...]:
+        return () if about.labels else self._beside[:1]
 
     def _check_place(self) -> None:
         """Never replace a file beside the array that is not our own."""
         if self.path.name.endswith(".labels.npy"):
             raise DataError(f"{self.path}: is the name of an array's labels; use another --out")
-        beside, labels = description_path(self.path), labels_path(self.path)
-        others = [self.path, labels]
-        if beside.exists():
-            others = [] if Description.from_json(beside).labels else [labels]
+        others = [self.path, self._beside[0]]
+        if (waiting := pending(self._beside[1])).exists():
+            Description.from_json(waiting)  # or it is not ours to remove
+        if (beside := described_by(self.path)).exists():
+            others = [] if Description.from_json(beside).labels else [self._beside[0]]
         for file in others:
             if file.exists():
                 raise DataError(
                     f"{file}: stands in the way, and no description beside it says that it is "
                     f"ours; remove it or use another --out"
                 )
+        if self.path.exists() and not self._overwrite:
+            raise DataError(f"{self.path}: exists already; use another --out, or add --overwrite")
+
+    def _clean_up(self) -> None:
+        """Finish, or forget, what a writer that died has left pending."""
+        waiting = described_by(self.path)
+        if waiting == pending(self._beside[1]):
+            complete(*self._beside, gone=self._outdated(Description.from_json(waiting)))
+        for file in self._beside:
+            pending(file).unlink(missing_ok=True)
 
     def _write_header(self) -> None:
         """The numpy header; numpy leaves room in it for the count to grow."""
@@ -116,12 +137,10 @@ class PackedWriter:
             {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape},
         )
 
-    def _put_in_place(self) -> None:
-        finals = (self.path, labels_path(self.path), description_path(self.path))
-        for old in finals[:0:-1]:
-            old.unlink(missing_ok=True)
-            flush(self.path.parent)
-        for final in finals:
-            if (self._folder / final.name).exists():
-                (self._folder / final.name).replace(final)
-            flush(self.path.parent)
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    """Names that tell classes apart: those of several classes get their numbers."""
+    often = Counter(names)
+    if len(often) == len(names):
+        return tuple(names)
+    return _unique([f"{name} ({i})" if often[name] > 1 else name for i, name in enumerate(names)])

@@ -62,8 +62,9 @@ def pack(
     progress: bool = False,
     shown: Path | None = None,
     limit: int | None = None,
+    overwrite: bool = False,
 ) -> PackReport:
-    """Write a source as one packed array, whole or not at all.
+    """Write a source as one packed array, whole or not at all; over another with `overwrite`.
 
     `workers` defaults to one for each core; `progress` draws a bar on standard error. `shown` is
     what the description calls the file, if it is to be moved there. With a `limit` only the first
@@ -80,7 +81,7 @@ def pack(
             raise DataError(
                 f"{out}: would replace the very file it is made from; use another --out"
             )
-    with PackedWriter(out) as writer:
+    with PackedWriter(out, overwrite=overwrite) as writer:
         collector = _Collector(writer, opened, skip_bad=options.skip_bad, limit=limit)
         if before is not None:
             collector.inherit(before)

@@ -27,7 +27,7 @@ from axial.media.maps import bit_map
 from axial.media.sheets import check_preview, write_png
 from axial.models.likelihood import element_bits
 from axial.models.protocol import Model
-from axial.system.files import check_apart, check_place, errors_of, replacing
+from axial.system.files import check_apart, check_place, errors_of, replacing, resolved
 from axial.system.progress import counting
 from axial.system.ranks import ranks, usable
 from axial.validation import Weights
@@ -145,7 +145,7 @@ def _check_outputs(config: EvaluateConfig) -> None:
         check_place(config.partial, overwrite=True)
     every = (config.json, config.map, config.per_example, config.partial)
     paths = [path for path in every if path is not None]
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({resolved(path) for path in paths}) < len(paths):
         names = ", ".join(map(str, paths))
         raise DataError(f"{names}: one file for two things; give each its own")
     if config.json is not None and not config.json.exists():
@@ -160,6 +160,10 @@ def _write(
     config: EvaluateConfig, found: Evaluation, facts: dict[str, Any], model: Model, packed: Packed
 ) -> None:
     """Write the files, and only then print the result and forget how far it had come."""
+    written = [path for path in (config.json, config.per_example, config.map) if path is not None]
+    for path in written[1:]:  # so that no old one stands beside a new one, whatever happens
+        with errors_of(path):
+            path.unlink(missing_ok=True)
     if config.json is not None:
         write_json(config.json, found.to_json() | facts)
     if (path := config.per_example) is not None:
@@ -174,7 +178,7 @@ def _write(
         where = element_bits(model, x, label).numpy()
         frames = packed.shape.frames or model.config.data.stacked_frames
         write_png(config.map, bit_map(x.numpy(), where, values=packed.shape.values, frames=frames))
-    for path in filter(None, (config.json, config.per_example, config.map)):
+    for path in written:
         print(f"{path}: written", file=sys.stderr)
     print(found, flush=True)
     if config.partial is not None:

@@ -4,6 +4,7 @@ Every file takes its name when it is finished; beside it, in JSON, stands how it
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,14 @@ from axial.shape import DataShape
 from axial.system.files import (
     check_place,
     check_writable,
+    commit,
+    complete,
     errors_of,
+    pending,
     replacing,
+    resolved,
+    scratch_folder,
     sha256,
-    write_text,
 )
 
 _KINDS = ".png (a sheet), .npy (an array), .gif or .mp4 (video), or a folder of PNGs"
@@ -60,9 +65,10 @@ class Output:
                     f"which what is drawn must not pass; name a new one"
                 )
             if self.kind:
+                self._clean_up()
                 check_place(path, overwrite=overwrite)
                 check_place(record_path(path), overwrite=overwrite)
-            elif path.resolve() == Path.cwd():
+            elif resolved(path) == Path.cwd():
                 raise DataError(f"{path}: is where you are, and cannot be replaced; name a new one")
             elif not _is_free(path):
                 raise DataError(f"{path}: is there, and not empty; name a new one")
@@ -76,12 +82,24 @@ class Output:
                 with replacing(self.path) as scratch:
                     self._write_folder(scratch, x, _as_text(about))
                 return
-            if self.kind == ".npy":
-                with replacing(self.path) as scratch, scratch.open("wb") as file:
-                    np.save(file, x.astype(dtype_for(self.shape.values)), allow_pickle=False)
-            else:
-                self._write_pictures(shown or Shown(x=x))
-            write_text(record_path(self.path), _as_text(about | {"sha256": sha256(self.path)}))
+            with scratch_folder(self.path, alone=True) as folder:
+                new, record = folder / self.path.name, record_path(self.path)
+                if self.kind == ".npy":
+                    np.save(new, x.astype(dtype_for(self.shape.values)), allow_pickle=False)
+                else:
+                    self._write_pictures(new, shown or Shown(x=x))
+                (folder / record.name).write_text(_as_text(about | {"sha256": sha256(new)}))
+                commit(folder, self.path, record)
+
+    def _clean_up(self) -> None:
+        """Finish, or forget, a record that a process that died has left pending."""
+        waiting = pending(record_path(self.path))
+        if waiting.is_file():
+            with scratch_folder(self.path, alone=True):
+                with suppress(OSError, ValueError, TypeError, KeyError):
+                    if json.loads(waiting.read_text())["sha256"] == sha256(self.path):
+                        complete(record_path(self.path))
+                waiting.unlink(missing_ok=True)
 
     def check_size(self, shown: Shown) -> None:
         """Refuse to show more than a moving picture holds; what is to be seen need not be there."""
@@ -89,16 +107,16 @@ class Output:
             moment = self._moments(shown.x)[0].shape
             check_size(self.path, sheet_size(moment, frames=1, kept=True, group=shown.group))
 
-    def _write_pictures(self, shown: Shown) -> None:
+    def _write_pictures(self, path: Path, shown: Shown) -> None:
         how: dict[str, Any] = {"values": self.shape.values, "group": shown.group}
         if self.kind == ".png":
             frames = self.shape.stacked_frames
-            write_sheet(self.path, shown.x, kept=shown.kept, frames=frames, **how)
+            write_sheet(path, shown.x, kept=shown.kept, frames=frames, **how)
         else:
             kept = np.zeros(shown.x.shape[1:], bool) if shown.kept is None else shown.kept
             moments = zip(self._moments(shown.x), self._moments(kept[None]), strict=True)
             pictures = [sheet_pixels(x, kept=part[0], frames=1, **how) for x, part in moments]
-            write_moving(self.path, pictures)
+            write_moving(path, pictures)
 
     def _write_folder(self, folder: Path, x: Array, text: str) -> None:
         folder.mkdir()

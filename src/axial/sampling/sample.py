@@ -25,7 +25,7 @@ from axial.models.protocol import Model
 from axial.sampling.config import SampleConfig
 from axial.sampling.draw import draw, draws_at_once
 from axial.shape import DataShape
-from axial.system.files import check_place
+from axial.system.files import check_place, resolved
 from axial.system.progress import counting
 from axial.system.ranks import Ranks, ranks
 
@@ -44,7 +44,7 @@ def sample(
         output = Output(out, config.data, overwrite=how.overwrite)
         output.check_size(Shown(x=blank(how.count, config.data)))
         frames = Trace(trace, config.data, overwrite=how.overwrite)
-        if trace is not None and trace.resolve() == out.resolve():
+        if trace is not None and resolved(trace) == resolved(out):
             raise DataError(f"{trace}: is what is drawn itself; name another file for the trace")
         if config.given_channels or config.given_steps:
             raise ConfigError(f"{checkpoint}: continues what it is given; use axial complete")

@@ -10,8 +10,10 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from axial.errors import DataError
@@ -58,6 +60,38 @@ def settle(scratch: Path) -> None:
     for part in (*(scratch.iterdir() if scratch.is_dir() else ()), scratch):
         part.chmod((0o777 if part.is_dir() else 0o666) & ~mask)
         flush(part)
+
+
+def commit(folder: Path, path: Path, *beside: Path, gone: Iterable[Path] = ()) -> None:
+    """Give the files of a scratch folder their names: `path`, and with it those `beside` it.
+
+    The coming of `path` is the one step. The others are pending before it, and in their places
+    after it; old ones without a successor are then `gone`. They must tell whether they belong to
+    a `path`, so that whoever comes after a process that died here takes the pending ones for
+    those in place (`complete`), or forgets them, as the case is. The last one decides.
+    """
+    settle(folder)
+    for other in beside:
+        (folder / other.name).replace(pending(other))
+    flush(path.parent)
+    (folder / path.name).replace(path)
+    flush(path.parent)
+    complete(*beside, gone=gone)
+
+
+def complete(*beside: Path, gone: Iterable[Path] = ()) -> None:
+    """Put what is pending in its place."""
+    for old in gone:
+        old.unlink(missing_ok=True)
+    for other in beside:
+        with suppress(FileNotFoundError):
+            pending(other).replace(other)
+        flush(other.parent)
+
+
+def pending(path: Path) -> Path:
+    """What a file is called until the one that it belongs to is there."""
+    return path.with_name(f"{path.name}.pending")
 
 
 @contextmanager
@@ -166,14 +200,19 @@ def write_text(path: Path, text: str) -> None:
         scratch.write_text(text)
 
 
+def resolved(path: Path | str) -> Path:
+    """The path without links; one that leads round in a circle stays, for whoever opens it."""
+    return Path(os.path.realpath(path))
+
+
 def check_apart(path: Path, source: str) -> None:
     """Refuse, before any work is done, to replace a file that is read, or one in a folder that is.
 
     Even what axial made may be a source.
     """
     with errors_of(path):  # a name too long to be one
-        own = path.resolve()
-        if path.is_file() and Path(source).resolve() in (own, *own.parents):
+        own = resolved(path)
+        if path.is_file() and resolved(source) in (own, *own.parents):
             raise DataError(f"{path}: is part of what is read; name another")
 
 
@@ -193,9 +232,18 @@ def check_writable(path: Path) -> None:
         pass
 
 
+def open_file(path: Path) -> BufferedReader:
+    """Open a file to read; a pipe or a device is refused, and not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no file")
+    return os.fdopen(descriptor, "rb")
+
+
 def sha256(path: Path) -> str:
     """The hash of a file."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -204,5 +252,9 @@ def errors_of(path: Path | str) -> Iterator[None]:
     """Say in one line what the disk refuses."""
     try:
         yield
+    except BlockingIOError as error:
+        raise DataError(
+            f"{path}: another process is writing it; wait for it, or choose another name"
+        ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error

@@ -30,7 +30,7 @@ from axial.errors import ConfigError, DataError
 from axial.models.config import Sizes
 from axial.models.families import family_of, read_config
 from axial.models.family_config import FamilyConfig
-from axial.system.files import LOCK, folders_above, remove_dead, scratch_folder
+from axial.system.files import LOCK, folders_above, remove_dead, resolved, scratch_folder
 from axial.system.ranks import Ranks
 from axial.training.config import Preset, Recipe, TrainConfig
 
@@ -99,7 +99,7 @@ def create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 
 
 def _write(plan: Plan, out: Path, ranks: Ranks) -> None:
-    place = out.resolve()
+    place = resolved(out)
     within = place if place.is_dir() else place.parent  # the same disk in either case
     if any([remove_dead(place, within=folder) for folder in (place, place.parent)]):
         raise BlockingIOError
@@ -145,7 +145,7 @@ def _resume(plan: Plan, folder: Path, ranks: Ranks) -> tuple[Run, Packed]:
 def open_again(run: Run, data: str | None = None) -> Packed:
     """The data of a run, or the same array at another place; any other is refused."""
     about = run.about["data"]
-    if data is not None and about.get("source") in (data, str(Path(data).resolve())):
+    if data is not None and about.get("source") in (data, str(resolved(data))):
         data = None  # what the run was started with: its own array is made of that
     path = Path(data) if data else run.folder / about["file"]  # an absolute path stays so
     if not is_packed(path):
@@ -245,13 +245,13 @@ def _model_to_tune(
 
 def _place(checkpoint: Path | str) -> str:
     """Where a checkpoint is found again from anywhere: its whole path, or the name it ships by."""
-    return str(checkpoint if shipped_folder(checkpoint) else Path(checkpoint).resolve())
+    return str(checkpoint if shipped_folder(checkpoint) else resolved(checkpoint))
 
 
 def _lasting(path: Path) -> Path:
     """Where data is found again from anywhere; links stay, for they may be set anew."""
     plain = Path(os.path.abspath(path))  # noqa: PTH100 - `absolute` leaves each .. in it
-    return plain if plain.exists() and plain.samefile(path) else path.resolve()
+    return plain if plain.exists() and plain.samefile(path) else resolved(path)
 
 
 def _identity(packed: Packed) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _about(
         "init": start,
         "data": {
             "title": packed.description.title,
-            "source": str(Path(source).resolve()) if source and is_path(source) else source,
+            "source": str(resolved(source)) if source and is_path(source) else source,
             "reading": plan.reading.given,
             "file": str(packed.path.relative_to(out) if own else _lasting(packed.path)),
             "stack_frames": packed.stack_frames,

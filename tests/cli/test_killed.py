@@ -1,0 +1,120 @@
+"""After `kill -9` at any file event there is the old or the new, never a mixture, and the same
+command then does what it is asked for and cleans up."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import config, saved
+from killing import file_events, killed_at
+from packed_arrays import write
+
+import axial
+from axial.cli.main import main
+from axial.system.files import sha256
+
+TENSORFLOW = Path(__file__).parents[1] / "parity" / "tf_checkpoint"
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """Models and data that the commands read."""
+    folder = tmp_path_factory.mktemp("given")
+    saved({"model": config((3, 3), values=9, classes=2)}, folder)
+    rng = np.random.default_rng(0)
+    for name in ("old", "new"):
+        x, labels = rng.integers(0, 9, (4, 3, 3, 1), np.uint8), rng.integers(0, 2, 4)
+        write(folder / f"{name}.npy", x, labels, 2, values=9)
+    return folder
+
+
+def packed(path):
+    """What a packed array holds, read as every command reads it."""
+    found = axial.open_packed(path)
+    found.check()
+    labels = None if found.labels is None else found.labels.tolist()
+    return found.array.tolist(), labels, found.description.title
+
+
+def drawn(path):
+    """A file and the record that is its own."""
+    own = sha256(path)
+    records = [
+        file for file in (Path(f"{path}.json"), Path(f"{path}.json.pending")) if file.exists()
+    ]
+    texts = [text for file in records if json.loads(text := file.read_text())["sha256"] == own]
+    return own, texts[0]
+
+
+def scored(place):
+    """The result, in whichever of its files are there."""
+    found = {
+        path.name: path.read_bytes() for path in place.glob("x.*") if path.suffix != ".partial"
+    }
+    if "x.json" in found:
+        found["x.json"] = json.loads(found["x.json"])["bits_per_dim"]
+    return found
+
+
+def kill_everywhere(folder, before, command, read, stride=1, first=0):
+    """Kill a command at its file events over what `before` makes; check what is read then.
+
+    Every killed one is followed by the same command, which has the last word and leaves nothing
+    of the dead one.
+    """
+    place = folder / "place"
+    place.mkdir()
+    before(place)
+    shutil.copytree(place, folder / "before")
+
+    def start():
+        shutil.rmtree(place)
+        shutil.copytree(folder / "before", place)
+
+    def act():
+        main(command(place))
+
+    old = read(place)
+    events = file_events(act, place)
+    new, names = read(place), sorted(str(path) for path in place.rglob("*"))
+    assert old != new
+    for event in range(first, events, stride):
+        start()
+        assert killed_at(act, place, event), f"event {event} of {events} never came"
+        found = read(place)
+        part = isinstance(found, dict) and any(found.items() <= one.items() for one in (old, new))
+        assert part or found in (old, new), f"killed at event {event} of {events}: a mixture"
+        yield event, found == new
+        assert not killed_at(act, place, None)
+        assert read(place) == new, f"killed at event {event} of {events}: not done again"
+        assert sorted(str(path) for path in place.rglob("*")) == names, event
+
+
+@pytest.mark.parametrize("name", ["data", "sample", "evaluate", "complete"])
+def test_killed_at_any_file_event(name, given, tmp_path):
+    model = str(given / "model")
+
+    def command(place, data="new", seed=1):
+        x, out, source = str(place / "x.npy"), ["--out", str(place / "x.npy")], str(given / data)
+        return {
+            "data": ["data", f"{source}.npy", *out, "--workers", "1", "--overwrite"],
+            "sample": ["sample", model, *out, "--count", "2", "--seed", str(seed), "--overwrite"],
+            "complete": ["complete", model, f"{source}.npy", *out, "--keep", "1", "--overwrite"],
+            "evaluate": [
+                *["evaluate", model, "--data", f"{source}.npy", "--json", str(place / "x.json")],
+                *["--per-example", x, "--map", str(place / "x.png"), "--overwrite"],
+            ],
+        }[name]
+
+    def before(place):
+        main(command(place, "old", 0))
+
+    def read(place):
+        if name == "evaluate":
+            return scored(place)
+        return (packed if name == "data" else drawn)(place / "x.npy")
+
+    moments = list(kill_everywhere(tmp_path, before, command, read))
+    assert any(new for _, new in moments) and not all(new for _, new in moments)
