@@ -161,9 +161,9 @@ def _write(
 ) -> None:
     """Write the files, and only then print the result and forget how far it had come."""
     written = [path for path in (config.json, config.per_example, config.map) if path is not None]
-    for path in written[1:]:  # so that no old one stands beside a new one, whatever happens
-        with errors_of(path):
-            path.unlink(missing_ok=True)
+    for old in written[1:]:  # so that none stands beside a new one, whatever happens
+        with errors_of(old):
+            old.unlink(missing_ok=True)
     if config.json is not None:
         write_json(config.json, found.to_json() | facts)
     if (path := config.per_example) is not None:
@@ -178,8 +178,8 @@ def _write(
         where = element_bits(model, x, label).numpy()
         frames = packed.shape.frames or model.config.data.stacked_frames
         write_png(config.map, bit_map(x.numpy(), where, values=packed.shape.values, frames=frames))
-    for path in written:
-        print(f"{path}: written", file=sys.stderr)
+    for new in written:
+        print(f"{new}: written", file=sys.stderr)
     print(found, flush=True)
     if config.partial is not None:
         with errors_of(config.partial):
