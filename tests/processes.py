@@ -77,6 +77,12 @@ def ranks(count, *args, script=None):
     return [Process(*args, env=job, script=script) for job in each]
 
 
+def run_to_end(count, *args, script=None):
+    """What must succeed, on so many ranks."""
+    job = ranks(count, *args, script=script)
+    assert [process.wait() for process in job] == [0] * count, [process.err for process in job]
+
+
 def serve(asked):
     """Fork whatever is asked for, and tell how it ended."""
     for module in ("axial.cli.train", "axial.training.loop", "axial.training.start", *SLOW):

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import losses, run_to_end
+from processes import run_to_end
+from small_runs import losses
 
 import axial
 from axial import ConfigError, TrainConfig
@@ -56,9 +57,9 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(family, optimizer, pictur
 def test_two_ranks_find_what_one_finds(preset, tmp_path):
     flags = ["--data", "digits", "--width", 8, "--heads", 2, "--layers", 2, "--steps", 4]
     flags += ["--batch", 4, "--log-every", 1, "--sample-every", 0, "--warmup", 2, "--no-flip"]
-    for ranks, parallel in ((1, "ddp"), (2, "ddp"), (2, "fsdp")):
-        out = tmp_path / f"{ranks}-{parallel}"
-        run_to_end("train", preset, "--out", out, *flags, "--parallel", parallel, ranks=ranks)
+    for count, parallel in ((1, "ddp"), (2, "ddp"), (2, "fsdp")):
+        out = tmp_path / f"{count}-{parallel}"
+        run_to_end(count, "train", preset, "--out", out, *flags, "--parallel", parallel)
         assert losses(out) == pytest.approx(losses(tmp_path / "1-ddp"), abs=1e-6)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ENUMERABLE, config, tiny_model
-from processes import ranks
+from processes import run_to_end
 from safetensors.torch import load_file
 from small_trainers import ALONE, COLOUR, batch_of
 from small_trainers import TRAINING as ADAMW
@@ -373,8 +373,7 @@ with ranks("cpu") as team:
 
 def test_two_ranks_find_what_one_finds_and_go_on_with_their_state(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
-    job = ranks(2, script=tmp_path / "train.py")
-    assert [process.wait() for process in job] == [0, 0], [process.err for process in job]
+    run_to_end(2, script=tmp_path / "train.py")
     alone = Trainer(tiny_model(ODD), TRAINING, ALONE)
     for number in range(6):
         alone.step(number, batch_of(ODD, 6, seed=number))

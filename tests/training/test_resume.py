@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from processes import Process, ranks
+from processes import Process, ranks, run_to_end
 from small_runs import ALONE, COMMON, STEPS, assert_same_ending, fails, losses, plan, step_of
 
 import axial
@@ -54,16 +54,11 @@ def test_a_killed_process_loses_nothing_but_time(killed, alone):
     assert_same_ending(folder, alone)
 
 
-def run_in_two(*args):
-    job = ranks(2, *args)
-    assert [process.wait() for process in job] == [0, 0], [process.err for process in job]
-
-
 def test_two_ranks_resume_bit_for_bit_with_dropout(tmp_path, killed):
     few = ["--steps", 20]
-    run_in_two("train", "digits", "--out", tmp_path / "whole", *COMMON, *few)
+    run_to_end(2, "train", "digits", "--out", tmp_path / "whole", *COMMON, *few)
     cut = killed(*few, count=2)
-    run_in_two("train", "--resume", cut)
+    run_to_end(2, "train", "--resume", cut)
     assert_same_ending(cut, tmp_path / "whole", steps=20)
 
 
