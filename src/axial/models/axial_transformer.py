@@ -14,7 +14,6 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from axial.models.attention import check_tensors
 from axial.models.causal import shift, stack, stack_context, unstack, visible
 from axial.models.config import ModelConfig
 from axial.models.layers import (
@@ -32,8 +31,6 @@ from axial.models.protocol import (
     Examples,
     Label,
     LevelModel,
-    check_integers,
-    check_one_each,
 )
 
 EMBEDDING_SCALE = 5.0
@@ -134,62 +131,29 @@ class AxialTransformer(LevelModel):
     def _embedding_std(self) -> float:
         return EMBEDDING_SCALE / self.config.width**0.5
 
-    def forward(
-        self,
-        x: Examples,
-        label: Label = None,
-        context: Context = None,
-        *,
-        checkpointing: bool = False,
-        checked: bool = False,
+    def all_logits(
+        self, x: Int[Tensor, "b *axes c"], label: Label, context: Context, *, checkpointing: bool
     ) -> Float[Tensor, "b *axes c v"]:
-        if not checked:
-            self.check(x, label, context)
-        config, x = self.config, x.long()
-        if config.channel_mode != "encode":
-            logits = self._logits(x, None, label, context, checkpointing=checkpointing)
-        else:
-            first, each = config.given_channels, config.channels - config.given_channels
-            x = x.repeat_interleave(each, 0)
-            label, context = (
-                None if t is None else t.repeat_interleave(each, 0) for t in (label, context)
-            )
-            channel = first + torch.arange(x.shape[0], device=x.device) % each
-            logits = self._logits(x, channel, label, context, checkpointing=checkpointing)
-            logits = rearrange(logits, "(b c) ... v -> b ... c v", c=each)
-            logits = F.pad(logits, (0, 0, first, 0))
-        if config.given_channels or config.given_steps:
-            logits = logits.masked_fill(self.given(logits.device).unsqueeze(-1), 0.0)
-        return logits
+        if self.config.channel_mode != "encode":
+            return self._logits(x, None, label, context, checkpointing=checkpointing)
+        first = self.config.given_channels
+        each = self.config.channels - first
+        x = x.repeat_interleave(each, 0)
+        label, context = (
+            None if t is None else t.repeat_interleave(each, 0) for t in (label, context)
+        )
+        channel = first + torch.arange(x.shape[0], device=x.device) % each
+        logits = self._logits(x, channel, label, context, checkpointing=checkpointing)
+        return F.pad(rearrange(logits, "(b c) ... v -> b ... c v", c=each), (0, 0, first, 0))
 
-    def channel_logits(
-        self,
-        x: Examples,
-        channel: Shaped[Tensor, " k"],
-        label: Label = None,
-        context: Context = None,
-        *,
-        checkpointing: bool = False,
-        checked: bool = False,
+    def _one_channel(
+        self, x: Tensor, channel: Tensor, label: Label, context: Context, *, checkpointing: bool
     ) -> Float[Tensor, "b *axes v"]:
-        """Logits of one channel of each example, at the cost of one channel.
-
-        Where channels are stacked there is no such saving: the channel is one of all.
-        """
-        config = self.config
-        if not checked:
-            self.check(x, label, context)
-            check_tensors(channel=channel)
-            check_one_each("channel", channel, x)
-            check_integers(
-                "channel", channel, at_least=config.given_channels, below=config.channels
-            )
-        if config.channel_mode != "encode":
-            return super().channel_logits(
-                x, channel, label, context, checkpointing=checkpointing, checked=True
-            )
-        logits = self._logits(x.long(), channel.long(), label, context, checkpointing=checkpointing)
-        if config.given_steps:  # the last channel is given at these alone
+        """At the cost of one channel; where they are stacked there is no such saving."""
+        if self.config.channel_mode != "encode":
+            return super()._one_channel(x, channel, label, context, checkpointing=checkpointing)
+        logits = self._logits(x, channel, label, context, checkpointing=checkpointing)
+        if self.config.given_steps:  # the last channel is given at these alone
             logits = logits.masked_fill(self.given(logits.device)[..., -1:], 0.0)
         return logits
 
@@ -243,7 +207,7 @@ class AxialTransformer(LevelModel):
         if condition is not None and self.config.channel_mode != "encode":
             condition = stack_context(condition, self.config)
         if label is not None and self.label_embedding is not None:
-            embedded = self.label_embedding(label.long())
+            embedded = self.label_embedding(label)
             embedded = embedded.view(
                 label.shape[0], *(1,) * len(self.config.axes), self.config.width
             )

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from axial.models.protocol import Context, Examples, Label, Model
+from axial.models.protocol import Context, Label, Model
 
 
 @runtime_checkable
@@ -28,37 +28,6 @@ class OnePassModel(Model):
 
     @abstractmethod
     def steps(
-        self,
-        x: Int[Tensor, "b *axes c"],
-        label: Label = None,
-        context: Context = None,
+        self, x: Int[Tensor, "b *axes c"], label: Label = None, context: Context = None
     ) -> Steps:
         """Predict element after element of `x`, which the caller fills in the meantime."""
-
-    @abstractmethod
-    def all_logits(
-        self,
-        x: Int[Tensor, "b *axes c"],
-        label: Label,
-        context: Context,
-        *,
-        checkpointing: bool,
-    ) -> Float[Tensor, "b *axes c v"]:
-        """Logits of every element, those of given ones too; the input was checked."""
-
-    def forward(
-        self,
-        x: Examples,
-        label: Label = None,
-        context: Context = None,
-        *,
-        checkpointing: bool = False,
-        checked: bool = False,
-    ) -> Float[Tensor, "b *axes c v"]:
-        if not checked:
-            self.check(x, label, context)
-        label = None if label is None else label.long()
-        logits = self.all_logits(x.long(), label, context, checkpointing=checkpointing)
-        if self.config.elements == logits[0, ..., 0].numel():
-            return logits
-        return logits.masked_fill(self.given(x.device).unsqueeze(-1), 0.0)

@@ -87,6 +87,11 @@ class Model(nn.Module):
                 )
 
     @abstractmethod
+    def all_logits(
+        self, x: Int[Tensor, "b *axes c"], label: Label, context: Context, *, checkpointing: bool
+    ) -> Float[Tensor, "b *axes c v"]:
+        """Logits of every element, whatever they are for given ones; the input was checked."""
+
     def forward(
         self,
         x: Examples,
@@ -101,6 +106,13 @@ class Model(nn.Module):
         `checkpointing` trades time for memory: activations are computed again in the backward
         pass. `checked` says that the input fits; to look at its values makes a GPU wait.
         """
+        if not checked:
+            self.check(x, label, context)
+        label = None if label is None else label.long()
+        logits = self.all_logits(x.long(), label, context, checkpointing=checkpointing)
+        if self.config.given_channels or self.config.given_steps:
+            logits = logits.masked_fill(self.given(x.device).unsqueeze(-1), 0.0)
+        return logits
 
     def channel_logits(
         self,
@@ -112,9 +124,23 @@ class Model(nn.Module):
         checkpointing: bool = False,
         checked: bool = False,
     ) -> Float[Tensor, "b *axes v"]:
-        """Logits of one channel of each example."""
-        logits = self(x, label, context, checkpointing=checkpointing, checked=checked)
-        return logits[torch.arange(x.shape[0], device=x.device), ..., channel.long(), :]
+        """Logits of one channel of each example; `checkpointing` and `checked` as in `forward`."""
+        config = self.config
+        if not checked:
+            self.check(x, label, context)
+            check_tensors(channel=channel)
+            check_one_each("channel", channel, x)
+            check_integers(
+                "channel", channel, at_least=config.given_channels, below=config.channels
+            )
+        x, channel, label = x.long(), channel.long(), None if label is None else label.long()
+        return self._one_channel(x, channel, label, context, checkpointing=checkpointing)
+
+    def _one_channel(
+        self, x: Tensor, channel: Tensor, label: Label, context: Context, *, checkpointing: bool
+    ) -> Float[Tensor, "b *axes v"]:
+        logits = self(x, label, context, checkpointing=checkpointing, checked=True)
+        return logits[torch.arange(x.shape[0], device=x.device), ..., channel, :]
 
     def order(self) -> Int[Tensor, " n"]:
         """Flat indices into (*axes, c) in the order of prediction, given elements included."""

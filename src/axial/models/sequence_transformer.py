@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from axial.models.layers import NORM_EPS, Positions, nonlinearity, waves
 from axial.models.line_attention import dense_dtype
 from axial.models.one_pass import OnePassModel
+from axial.models.protocol import Context, Label
 from axial.models.sequence_config import FullConfig, StridedConfig
 
 FINAL_NORM_EPS = 1e-6
@@ -174,12 +175,7 @@ class FullTransformer(OnePassModel):
             table.detach().copy_(smooth[:, torch.randperm(self.config.width)])
 
     def all_logits(
-        self,
-        x: Int[Tensor, "b *axes c"],
-        label: Int[Tensor, " b"] | None,
-        context: Float[Tensor, "b *axes d"] | None,
-        *,
-        checkpointing: bool,
+        self, x: Int[Tensor, "b *axes c"], label: Label, context: Context, *, checkpointing: bool
     ) -> Float[Tensor, "b *axes c v"]:
         embedded = (self.embedding(x) + self.positions()).flatten(1, -2)
         start = self.start.expand(len(x), 1, -1)
@@ -205,10 +201,7 @@ class FullTransformer(OnePassModel):
         return found
 
     def steps(
-        self,
-        x: Int[Tensor, "b *axes c"],
-        label: Int[Tensor, " b"] | None = None,
-        context: Float[Tensor, "b *axes d"] | None = None,
+        self, x: Int[Tensor, "b *axes c"], label: Label = None, context: Context = None
     ) -> "SequenceSteps":
         return SequenceSteps(self, x, self._condition(label, context))
 
