@@ -187,7 +187,8 @@ def video(
 ):
     import av  # not everywhere that tests for a GPU run
 
-    with av.open(str(path), "w") as container:
+    # Without numbers drawn at random: the same file each time.
+    with av.open(str(path), "w", options={"fflags": "bitexact"}) as container:
         container.metadata.update(metadata)
         stream = container.add_stream(codec, rate=rate, options=options)
         stream.width, stream.height, stream.pix_fmt = frames.shape[2], frames.shape[1], pix_fmt
