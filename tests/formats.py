@@ -203,7 +203,7 @@ def video(
 def packed(source, tmp_path, *, workers=1, **options):
     """The array a source gives, read back from the file it was packed into."""
     out = tmp_path / "out" / "packed.npy"
-    return pack(source, out, ReadOptions(**options), workers=workers).packed
+    return pack(source, out, ReadOptions(**options), workers=workers, overwrite=True).packed
 
 
 def refused(source, tmp_path, *, workers=1, **options):

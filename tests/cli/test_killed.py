@@ -10,11 +10,14 @@ import pytest
 from conftest import config, saved
 from killing import file_events, killed_at
 from packed_arrays import write
+from small_runs import TINY
 
 import axial
 from axial.cli.main import main
 from axial.system.files import sha256
 
+TRAINING = [*TINY, "--steps", "4", "--batch", "4", "--warmup", "1", "--save-every", "2"]
+TRAINING += ["--validate-every", "2", "--sample-every", "0", "--log-every", "1"]
 TENSORFLOW = Path(__file__).parents[1] / "parity" / "tf_checkpoint"
 
 
@@ -28,6 +31,11 @@ def given(tmp_path_factory):
         x, labels = rng.integers(0, 9, (4, 3, 3, 1), np.uint8), rng.integers(0, 2, 4)
         write(folder / f"{name}.npy", x, labels, 2, values=9)
     return folder
+
+
+def tree(folder):
+    """Every name in a folder; that of the lock of a run may stay."""
+    return sorted(str(path) for path in folder.rglob("*") if path.name != ".lock")
 
 
 def packed(path):
@@ -78,7 +86,7 @@ def kill_everywhere(folder, before, command, read, stride=1, first=0):
 
     old = read(place)
     events = file_events(act, place)
-    new, names = read(place), sorted(str(path) for path in place.rglob("*"))
+    new, names = read(place), tree(place)
     assert old != new
     for event in range(first, events, stride):
         start()
@@ -89,7 +97,7 @@ def kill_everywhere(folder, before, command, read, stride=1, first=0):
         yield event, found == new
         assert not killed_at(act, place, None)
         assert read(place) == new, f"killed at event {event} of {events}: not done again"
-        assert sorted(str(path) for path in place.rglob("*")) == names, event
+        assert tree(place) == names, event
 
 
 @pytest.mark.parametrize("name", ["data", "sample", "evaluate", "complete"])
@@ -118,3 +126,33 @@ def test_killed_at_any_file_event(name, given, tmp_path):
 
     moments = list(kill_everywhere(tmp_path, before, command, read))
     assert any(new for _, new in moments) and not all(new for _, new in moments)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+@pytest.mark.parametrize(("name", "stride"), [("import", 5), ("train", 20)])
+def test_a_folder_that_is_made_is_there_whole_or_not_at_all(name, stride, there, tmp_path):
+    """Killed while it trains, a run is resumed instead, and ends as it would have."""
+    place, run = tmp_path / "place", tmp_path / "place" / "run"
+    made = {
+        "import": ["import", str(TENSORFLOW), "--heads", "2", "--out", str(run)],
+        "train": ["train", "digits", "--out", str(run), *TRAINING],
+    }[name]
+
+    def start():
+        shutil.rmtree(place, ignore_errors=True)
+        (run if there else place).mkdir(parents=True)
+
+    start()
+    events = file_events(lambda: main(made), place)
+    wanted, names = axial.fingerprint(axial.load(run)), tree(place)
+    for event in range(0, events, stride):
+        start()
+        assert killed_at(lambda: main(made), place, event)
+        again = made
+        if (run / "run.json").exists():
+            again = ["train", "--resume", str(run)]
+        elif (run / "model.safetensors").exists():
+            again = ["info", str(run)]
+        assert not killed_at(lambda: main(again), place, None)
+        assert axial.fingerprint(axial.load(run)) == wanted, f"event {event} of {events}"
+        assert tree(place) == names, f"event {event} of {events}"

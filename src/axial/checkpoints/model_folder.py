@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from axial.checkpoints.run_folder import Run
+from axial.checkpoints.run_folder import Run, check_free
 from axial.checkpoints.shipped import shipped_folder, shipped_names
 from axial.checkpoints.tensors import (
     check_format,
@@ -29,14 +29,13 @@ from axial.errors import CheckpointError, ConfigError
 from axial.models.families import model_from_weights, model_of_shapes, read_config
 from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model, plain_name
-from axial.system.files import flush, replacing, write_text
+from axial.system.files import commit, complete, pending, remove_dead, replacing, scratch_folder
 from axial.system.ranks import usable
 from axial.validation import Weights, check_choice
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
-_PENDING = ".pending"
 
 
 def save(model: Model, folder: Path | str) -> None:
@@ -75,12 +74,23 @@ def _exchange(folder: Path, weights: dict[str, Tensor], mark: str, config: str) 
     for name in (_WEIGHTS, _CONFIG):
         if (folder / name).is_dir():
             raise IsADirectoryError(f"{name} is a folder there")
-    pending = folder / (_CONFIG + _PENDING)
-    with replacing(folder / _WEIGHTS) as scratch:
-        save_file(weights, scratch, metadata={"fingerprint": mark})
-        write_text(pending, config)
-    pending.replace(folder / _CONFIG)
-    flush(folder)
+    with scratch_folder(folder / _WEIGHTS) as scratch:
+        with suppress(CheckpointError):  # there is no model yet, or a damaged one
+            old = read_tensors(folder / _WEIGHTS)[1].get("fingerprint")
+            if _read_config(folder, old)[1] == old:
+                complete(folder / _CONFIG)  # of a `save` that died
+        save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
+        (scratch / _CONFIG).write_text(config)
+        commit(scratch, folder / _WEIGHTS, folder / _CONFIG)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a place that holds anything, but for what a `save` that died has left there."""
+    with suppress(OSError):
+        if folder.is_dir() and not is_model(folder):
+            remove_dead(folder / _WEIGHTS)
+            pending(folder / _CONFIG).unlink(missing_ok=True)
+    check_free(folder)
 
 
 def load(
@@ -187,11 +197,11 @@ def _read_pair(folder: Path) -> tuple[FamilyConfig, dict[str, Tensor]]:
 
 def _read_config(folder: Path, mark: str | None) -> tuple[FamilyConfig, str | None]:
     """The configuration and its fingerprint; a pending one if that is the weights' own."""
-    pending = folder / (_CONFIG + _PENDING)
+    waiting = pending(folder / _CONFIG)
     found: dict[str, Any] = {}
-    if pending.is_file():
+    if waiting.is_file():
         with suppress(CheckpointError):  # a `save` may be moving it to its place
-            found = read_json(pending)
+            found = read_json(waiting)
     if not found or found.get("fingerprint") != mark:
         found = read_json(folder / _CONFIG)
     check_format(folder / _CONFIG, found.get("format"), FORMAT)

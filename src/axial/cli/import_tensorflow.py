@@ -26,11 +26,10 @@ def import_(
         channels: Number of channels of a stacked-rows model, which the files do not tell either.
         weights: The EMA weights, which the authors evaluate, or the raw weights.
     """
-    from axial.checkpoints.model_folder import fingerprint, save
-    from axial.checkpoints.run_folder import check_free
+    from axial.checkpoints.model_folder import check_new, fingerprint, save
     from axial.checkpoints.tensorflow import load_tensorflow
 
-    check_free(out)
+    check_new(out)
     model = load_tensorflow(folder, heads=heads, channels=channels, ema=weights == "ema")
     save(model, out)
     print(describe(model.config), file=sys.stderr)

@@ -109,6 +109,7 @@ def test_the_description_says_what_the_array_is(tmp_path):
         "skipped": 0,
         "notes": [],
         "command": f"axial data {folder} --out {out}",
+        "checksum": found["checksum"],
     }
     assert found["labels"]["names"] == ["a", "b"] and found["labels"]["classes"] == 2
 
