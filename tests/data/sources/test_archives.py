@@ -200,3 +200,16 @@ def test_a_zip_cut_after_an_absurd_size_is_one_line(tmp_path):
         with pytest.raises(DataError) as caught:
             open_zip(tmp_path / "a.npz", "a.npz")
         assert "in or after member 1, '\\n\\x1b', which begins at byte 52" in str(caught.value)
+
+
+@pytest.mark.parametrize(("place", "bit"), [(46, 1), (33, 0x80)], ids=["name", "comment"])
+def test_a_member_that_is_missing_from_the_list_of_a_zip_is_noticed(tmp_path, place, bit):
+    """Of an .npz that would be its labels, without a word."""
+    x, y = formats.pictures(3, 4), np.arange(3)
+    arrays = {"y": y, "x": x} if place == 46 else {"x": x, "y": y}
+    path = formats.npz(tmp_path / "a.npz", **arrays)
+    assert packed(path, tmp_path).labels.tolist() == [0, 1, 2]
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + place] ^= bit
+    path.write_bytes(data)
+    assert "a.npz: damaged or cut short (" in refused(path, tmp_path)

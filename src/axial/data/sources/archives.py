@@ -6,6 +6,7 @@ The tar reader is our own because Python's takes an archive cut short at a heade
 import bz2
 import gzip
 import lzma
+import os
 import struct
 import tarfile
 import zipfile
@@ -285,7 +286,7 @@ def open_zip(
 ) -> zipfile.ZipFile | CutZip:
     """A zip or npz; of one whose list of contents is missing, what is left, or where it was cut."""
     try:
-        return zipfile.ZipFile(file)
+        archive = zipfile.ZipFile(file)
     except DAMAGE as error:
         if not isinstance(file, Path):
             raise damaged(where, error) from error
@@ -296,3 +297,22 @@ def open_zip(
         raise DataError(
             f"{where}: cut short at byte {size}, {cut.place}; fetch it again"
         ) from error
+    try:
+        _check_list(archive)
+    except DAMAGE as error:
+        archive.close()
+        raise damaged(where, error) from error
+    return archive
+
+
+def _check_list(archive: zipfile.ZipFile) -> None:
+    """Compare names and number of the members, which stand twice, as no checksum covers them."""
+    for member in archive.infolist():
+        archive.open(member).close()
+    file = cast(BinaryIO, archive.fp)
+    file.seek(-22 - len(archive.comment), os.SEEK_END)
+    end = file.read(12)
+    if end[:4] != b"PK\x05\x06" or int.from_bytes(end[10:], "little") != min(
+        len(archive.infolist()), 0xFFFF
+    ):
+        raise zipfile.BadZipFile("a member is missing from its list")

@@ -144,8 +144,8 @@ def _opened(path: Path, file: BinaryIO) -> "InputContainer":
 
 
 @contextmanager
-def _noticing(path: Path, number: int, *, only: str = "") -> Iterator[None]:
-    """Raise what FFmpeg does but log: an error, or one that says `only`."""
+def _noticing(path: Path, number: int) -> Iterator[None]:
+    """Raise what FFmpeg does but log as an error, which it says of what is lost."""
     av = pyav()
     av.logging.set_level(av.logging.ERROR)
     try:
@@ -154,7 +154,7 @@ def _noticing(path: Path, number: int, *, only: str = "") -> Iterator[None]:
     finally:
         av.logging.set_level(av.logging.PANIC)
     for level, _, text in messages:
-        if level <= av.logging.ERROR and only in text:
+        if level <= av.logging.ERROR:
             raise _damaged(path, number, shown(text.strip().split("\n")[0]))
 
 
@@ -193,7 +193,7 @@ def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
     number, reached = 0, 0.0
     packets = container.demux()  # sound too: a file may go on after its last picture
     while True:
-        with _noticing(path, number, only="CRC"):
+        with _noticing(path, number):
             packet = next(packets, None)
         if packet is None:
             break
@@ -209,9 +209,12 @@ def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
 
 
 def _check_end(path: Path, container: "InputContainer", number: int, reached: float) -> None:
-    """Refuse a file that ends, in seconds, well before the time that it tells of."""
-    stream = container.streams.video[0]
-    if container.format.name == "mpegts" and all(path.stat().st_size % n for n in _TS_PACKETS):
+    """Refuse a file that ends before the byte, or well before the second, that it tells of."""
+    stream, size = container.streams.video[0], path.stat().st_size
+    with path.open("rb") as file:
+        if size < (declared := _declared_size(file.read(512))):
+            raise _damaged(path, number, f"it has {size:,} of {declared:,} bytes")
+    if container.format.name == "mpegts" and all(size % n for n in _TS_PACKETS):
         raise _damaged(path, number, "it ends within a packet")
     if container.duration is None:
         if number < stream.frames:
@@ -221,6 +224,21 @@ def _check_end(path: Path, container: "InputContainer", number: int, reached: fl
     slack = max(_SLACK, 2 / float(stream.average_rate or 1))
     if reached + slack < end:
         raise _damaged(path, number, f"it ends after {reached:.1f} of {end:.1f} seconds")
+
+
+def _declared_size(head: bytes) -> int:
+    """How many bytes a Matroska or AVI file says it has; 0 where none does."""
+    if head.startswith(b"RIFF"):
+        return (8 + int.from_bytes(head[4:8], "little")) % 0x100000000
+    if not head.startswith(b"\x1a\x45\xdf\xa3"):
+        return 0
+    end = size = most = 0
+    for _ in range(2):  # a header, then all else: each has a name of 4 bytes, its size, and data
+        length = 9 - head[end + 4].bit_length()
+        most = (1 << 7 * length) - 1
+        size = int.from_bytes(head[end + 4 : end + 4 + length]) & most
+        end += 4 + length + size
+    return 0 if size == most else end  # a stream does not know
 
 
 def pyav() -> Any:
