@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ import time
 import pytest
 import torch
 from conftest import launch
+from processes import Process
+from processes import ranks as start_ranks
 
 import axial
 from axial import ConfigError
@@ -47,6 +50,21 @@ def test_two_ranks_add_up_and_agree_and_tell_once_what_fails_however_long_that_t
     assert sorted(run.stdout.splitlines()) == [f"2 False {same}", f"2 True {same}"]
     assert run.returncode == 1 and run.stderr.count("ConfigError: told once") == 1
     assert "Connection closed" not in run.stderr
+
+
+TWICE = """
+import torch
+from axial.system.ranks import ranks
+for _ in range(2):
+    with ranks("cpu") as team:
+        print(int(team.sum(torch.tensor(1 + team.rank))))
+"""
+
+
+def test_a_process_may_join_its_job_again(tmp_path):
+    (tmp_path / "twice.py").write_text(TWICE)
+    job = start_ranks(2, script=tmp_path / "twice.py")
+    assert [(process.wait(), process.out) for process in job] == [(0, "3\n3\n")] * 2
 
 
 @pytest.mark.parametrize("count, ends", [(1, ["gone"]), (2, [])])
@@ -98,3 +116,88 @@ def test_a_signal_is_noted_its_echo_ignored_and_a_later_one_obeyed(monkeypatch):
     with stopping() as asked:
         signal.raise_signal(signal.SIGTERM)
     assert asked == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) == before
+
+
+ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    "job, told",
+    [
+        ({"RANK": "abc"}, "RANK is 'abc': unset it"),
+        ({"RANK": "9" * 5000}, "RANK is '999"),
+        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'"),
+        ({"WORLD_SIZE": "0"}, "RANK is 0, but WORLD_SIZE 0"),
+        ({"RANK": "1"}, "RANK is 1, but WORLD_SIZE 1: unset both"),
+        ({"RANK": "2", "WORLD_SIZE": "2", **ADDRESS}, "RANK is 2, but WORLD_SIZE 2"),
+        ({"WORLD_SIZE": "2", **ADDRESS}, "WORLD_SIZE is 2, but RANK is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE is 2, but MASTER_ADDR is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "0", **ADDRESS, "MASTER_PORT": "x"}, "at 127.0.0.1:x ("),
+        ({"WORLD_SIZE": "2", "RANK": "0", **ADDRESS, "MASTER_PORT": "99999"}, "at 127.0.0.1:99999"),
+    ],
+    ids=str,
+)
+def test_a_job_that_is_none_is_refused_in_one_line(job, told, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", *ADDRESS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught, ranks("cpu"):
+        pass
+    assert told in str(caught.value) and "torchrun" in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+LONE = """
+import runpy
+from datetime import timedelta
+from pathlib import Path
+
+import axial.system.ranks as module
+
+def joins(*args):
+    Path(__file__).with_name("joining").touch()
+    join(*args)
+
+join, module._join = module._join, joins
+module._JOIN_TIMEOUT = timedelta(seconds=SECONDS)
+runpy.run_module("axial", run_name="__main__", alter_sys=True)
+"""
+
+
+def lone(tmp_path, rank, free_port, *, seconds):
+    """A rank of two that is started alone."""
+    (tmp_path / "lone.py").write_text(LONE.replace("SECONDS", str(seconds)))
+    job = {"WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank, **ADDRESS, "MASTER_PORT": free_port}
+    train = ["train", "digits", "--out", tmp_path / "run", "--device", "cpu"]
+    return Process(*train, env=job, script=tmp_path / "lone.py")
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_rank_that_waits_for_others_in_vain_ends_in_time_with_one_line(tmp_path, rank, free_port):
+    process = lone(tmp_path, rank, free_port, seconds=1)
+    assert process.wait() == 1
+    (line,) = process.err.splitlines()
+    assert line.startswith(
+        f"axial: rank {rank} of 2 cannot join the others at 127.0.0.1:{free_port} ("
+    )
+    assert line.endswith("; start every rank, best with torchrun")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_that_waits_for_others_is_ended_by_a_signal(tmp_path, rank, number, free_port):
+    process = lone(tmp_path, rank, free_port, seconds=1000)
+    while not (tmp_path / "joining").exists():
+        time.sleep(0.01)
+    time.sleep(0.2)  # it is perhaps, perhaps not waiting by now
+    process.kill(number)
+    assert process.wait() in (-number, 128 + number)

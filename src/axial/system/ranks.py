@@ -3,8 +3,11 @@
 Alone is the case of one rank: nothing is started and every sum is its own.
 """
 
+import functools
+import itertools
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -13,16 +16,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from axial.errors import ConfigError
 
 _SAME_WISH_SECONDS = 3.0
 _TIMEOUT = timedelta(days=2)
+"""Others wait so long while rank 0 packs a large source."""
+_JOIN_TIMEOUT = timedelta(minutes=10)
+"""From the first rank that has started to the last."""
+_JOINED = itertools.count()
 _T = TypeVar("_T")
 
 
@@ -144,24 +152,85 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
 
     Without a `device` it is this rank's own GPU where there are GPUs, else the CPU.
     """
-    rank, count, local = (
-        int(os.environ.get(name, default))
-        for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
-    )
+    rank, count, local = _job()
     place = usable(device)
     if place.type == "cuda" and device in (None, "cuda"):
         place = usable(f"cuda:{local}")
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if count > 1:
-        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-        # Others wait while rank 0 packs a large source.
-        dist.init_process_group(backend, timeout=_TIMEOUT)
+        _join("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo", rank, count)
     try:
         yield Ranks(rank=rank, count=count, device=place)
     finally:
         if count > 1:
             dist.destroy_process_group()
+
+
+def _job() -> tuple[int, int, int]:
+    """Our rank, the number of ranks and our rank on this machine, as torchrun tells them."""
+    found = []
+    for name, usual in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+        value = os.environ.get(name, usual)
+        if not value.isdecimal() or len(value) > 9:
+            raise ConfigError(f"{name} is {value[:40]!r}: unset it, or start the job with torchrun")
+        found.append(int(value))
+    rank, count, local = found
+    if rank >= count:
+        raise ConfigError(
+            f"RANK is {rank}, but WORLD_SIZE {count}: unset both, or start the job with torchrun"
+        )
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        if count > 1 and name not in os.environ:
+            raise ConfigError(
+                f"WORLD_SIZE is {count}, but {name} is not set: unset it, or start the job with "
+                f"torchrun"
+            )
+    return rank, count, local
+
+
+def _join(backend: str, rank: int, count: int) -> None:
+    """Find the other ranks; waiting for them is left to a signal at once, for torch heeds none."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        store = dist.PrefixStore(  # type: ignore[attr-defined]
+            f"axial-{next(_JOINED)}", _store(rank, count)
+        )
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
+    except (dist.DistError, ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            f"rank {rank} of {count} cannot join the others at {place} "
+            f"({str(error).splitlines()[0]}); start every rank, best with torchrun"
+        ) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@functools.cache
+def _store(rank: int, count: int) -> Any:
+    """Where ranks find each other, once for all jobs of a process.
+
+    If rank 0 does not come, torch would tell the others' users so in pages: we knock first.
+    """
+    end = time.monotonic() + _JOIN_TIMEOUT.total_seconds()
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    answered = rank == 0
+    while not answered:
+        try:
+            socket.create_connection(place, 5.0).close()
+            answered = True
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+    store, *_ = next(rendezvous("env://", rank, count, timeout=_JOIN_TIMEOUT))
+    store.set_timeout(_TIMEOUT)
+    return store
 
 
 def usable(device: torch.device | str | None) -> torch.device:
