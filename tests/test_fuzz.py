@@ -1,5 +1,6 @@
 """tools/fuzz.py damages every kind of file that is read, and tells good outcomes from bad ones."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -89,15 +90,25 @@ def test_whatever_a_reader_does_is_told_and_the_next_case_is_read(tmp_path):
     assert run.returncode == 1
 
 
-def test_a_case_is_named_by_kind_and_number_and_is_always_the_same(tmp_path):
+def test_a_case_is_named_by_kind_and_number_and_is_always_the_same():
     tool = load_script("tools/fuzz.py")
     data = bytes(range(256)) * 4
-    damaged = [tool.Case("png", number).damage(data) for number in range(300)]
-    assert damaged == [tool.Case("png", number).damage(data) for number in range(300)]
+    damaged = [tool.Case("bmp", number).damage(data) for number in range(300)]
+    assert damaged == [tool.Case("bmp", number).damage(data) for number in range(300)]
     assert damaged != [tool.Case("gif", number).damage(data) for number in range(300)]
     assert sum(found != data for found in damaged) > 280 and len(set(damaged)) > 280
     assert {len(found) > len(data) for found in damaged} == {True, False}
     text = b'{"axes": [2, 3], "width": 8}\n'
     found = {tool.Case("config", number).damage(text) for number in range(300)}
     assert any(b"null" in text for text in found) and any(b"[" * 5000 in text for text in found)
-    assert tool.Case("png", -1).damage(data) == data
+    assert tool.Case("bmp", -1).damage(data) == data
+
+
+def test_half_of_the_damage_is_within_right_checksums_and_may_then_be_other_data():
+    tool = load_script("tools/fuzz.py")
+    data, whole = gzip.compress(bytes(range(256))), bytes(range(256))
+    cases = [tool.Case("tar.gz", number) for number in range(40)]
+    inside = [gzip.decompress(case.damage(data)) for case in cases if case.inside]
+    assert len(inside) == 20 and sum(found != whole for found in inside) > 5
+    fails = [tool.Found(case, "other data").fails for case in cases]
+    assert fails == [not case.inside for case in cases]

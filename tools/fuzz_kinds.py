@@ -1,60 +1,59 @@
-"""The kinds of files that fuzz.py damages: how a valid one is written, and what is read from it.
+"""The kinds of files that fuzz.py damages: here our own, and TensorFlow's checkpoints.
 
 A kind is one function that writes a valid file into a folder, with whatever must lie beside it, and
 returns the file to damage; and one that reads that file to data that can be compared.
 """
 
 import hashlib
-import io
 import sys
 from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-import formats  # type: ignore[import-not-found]
+import formats as formats  # type: ignore[import-not-found]
 import tensor_bundle  # type: ignore[import-not-found]
 
 from axial import AxialTransformer, ModelConfig, fingerprint, load, open_packed, pack, save
 from axial.checkpoints.run_folder import Run, write_run
 from axial.checkpoints.tensor_bundle import find_bundle, read_index, read_tensor
 from axial.checkpoints.trained_on import class_names, trained_on
-from axial.data.sources.options import ReadOptions
 from axial.evaluation.scoring import _Partial
 from axial.training.config import TrainConfig
 
+Write = Callable[[Path], Path]
 Read = Callable[[Path, Path], Any]
 """From the file, and an empty folder for what reading may write."""
+Damage = Callable[[bytes], bytes]
+Inside = Callable[[bytes, Damage], bytes]
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of file."""
 
-    write: Callable[[Path], Path]
+    write: Write
     read: Read
-    checksum: bool
+    checksum: bool = False
     """Whether the format has one that covers what is read: other data is then a failure."""
+    inside: Inside | None = None
+    """Damages what is within the checksums, and makes these right again."""
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def kind(
-    name: str, read: Read, *, checksum: bool = False
-) -> Callable[[Callable[[Path], Path]], Callable[[Path], Path]]:
+def kind(name: str, read: Read, **how: Any) -> Callable[[Write], Write]:
     """Add what writes a valid file to the kinds."""
 
-    def add(write: Callable[[Path], Path]) -> Callable[[Path], Path]:
-        KINDS[name] = Kind(write, read, checksum)
+    def add(write: Write) -> Write:
+        KINDS[name] = Kind(write, read, **how)
         return write
 
     return add
@@ -62,19 +61,6 @@ def kind(
 
 PICTURES = formats.pictures(3)
 LABELS = np.array([0, 2, 1])
-
-
-def source(path: Path, scratch: Path, **options: Any) -> Any:
-    """What a source is packed as: elements, labels, names of classes, split."""
-    packed = pack(path, scratch / "packed.npy", ReadOptions(**options), workers=1).packed
-    about = packed.description
-    labels = None if packed.labels is None else (packed.labels.tolist(), about.labels)
-    return str(packed.array.dtype), packed.array.shape, packed.array.tobytes(), labels, about.split
-
-
-def folder_source(path: Path, scratch: Path, **options: Any) -> Any:
-    """What the folder that holds a file is packed as."""
-    return source(path.parent, scratch, **options)
 
 
 # Packed arrays
@@ -235,163 +221,3 @@ def _(folder: Path) -> Path:
 @kind("tensorflow-name", bundle)
 def _(folder: Path) -> Path:
     return _write_bundle(folder).with_name("checkpoint")
-
-
-@kind("tfrecord", partial(source, frames=2), checksum=True)
-def _(folder: Path) -> Path:
-    clips = [{"main": formats.pictures(2, 64, seed=seed)} for seed in range(2)]
-    path = folder / "traj_0_to_1.tfrecords"
-    path.write_bytes(formats.tfrecord(map(formats.bair_example, clips)))
-    return path
-
-
-# Archives and arrays
-
-
-def _write_tar(name: str, folder: Path) -> Path:
-    return formats.tar(folder / name, {f"{i}.png": formats.png(x) for i, x in enumerate(PICTURES)})
-
-
-for ending in (".tar", ".tar.gz", ".tar.bz2", ".tar.xz"):
-    # The names in a tar, and which files there are, have a checksum; what is in them has not.
-    kind(ending[1:], source, checksum=ending != ".tar")(partial(_write_tar, f"pictures{ending}"))
-
-
-@kind("tar-cifar", source)
-def _(folder: Path) -> Path:
-    batches = formats.cifar_files(formats.pictures(6, 32), np.arange(6), "binary")
-    return formats.tar(folder / "cifar.tar", batches)
-
-
-@kind("npy", partial(source, channels_last=True))
-def _(folder: Path) -> Path:
-    np.save(folder / "x.npy", PICTURES)
-    return folder / "x.npy"
-
-
-def _write_npz(folder: Path, *, compressed: bool) -> Path:
-    write = np.savez_compressed if compressed else np.savez
-    write(folder / "x.npz", x=PICTURES, labels=LABELS)
-    return folder / "x.npz"
-
-
-kind("npz", source, checksum=True)(partial(_write_npz, compressed=False))
-kind("npz-compressed", source, checksum=True)(partial(_write_npz, compressed=True))
-
-
-@kind("zip", source, checksum=True)
-def _(folder: Path) -> Path:
-    batch = formats.imagenet_npz(formats.pictures(3, 16), LABELS)
-    return formats.zipped(folder / "Imagenet16_train_npz.zip", {"train_data_batch_1.npz": batch})
-
-
-@kind("pickle-imagenet", source)
-def _(folder: Path) -> Path:
-    path = folder / "train_data_batch_1"
-    path.write_bytes(formats.imagenet_pickle(formats.pictures(3, 16), LABELS))
-    return path
-
-
-@kind("pickle-cifar", source)
-def _(folder: Path) -> Path:
-    path = folder / "data_batch_1"
-    path.write_bytes(formats.cifar_python(formats.pictures(3, 32), LABELS, "training batch 1"))
-    return path
-
-
-@kind("cifar", source)
-def _(folder: Path) -> Path:
-    path = folder / "data_batch_1.bin"
-    path.write_bytes(formats.cifar_binary(formats.pictures(3, 32), LABELS))
-    return path
-
-
-def _write_idx(name: str, folder: Path) -> Path:
-    formats.idx(folder / name.replace("images-idx3", "labels-idx1"), LABELS.astype(np.uint8))
-    return formats.idx(folder / name, PICTURES[..., 0])
-
-
-kind("idx", folder_source)(partial(_write_idx, "train-images-idx3-ubyte"))
-kind("idx.gz", folder_source, checksum=True)(partial(_write_idx, "train-images-idx3-ubyte.gz"))
-
-
-# Pictures and video
-
-
-def _write_picture(ending: str, folder: Path) -> Path:
-    path = folder / f"a.{ending}"
-    Image.fromarray(formats.pictures(1, 24)[0]).save(path)
-    return path
-
-
-for ending in ("png", "jpg", "gif", "bmp", "webp", "tiff", "ppm", "tga"):
-    kind(ending, source, checksum=ending == "png")(partial(_write_picture, ending))
-
-
-def _write_video(ending: str, codec: str, pix_fmt: str, folder: Path) -> Path:
-    path = folder / f"a.{ending}"
-    formats.video(path, formats.pictures(4, 32), codec, pix_fmt)
-    return path
-
-
-for ending, codec, pix_fmt in (
-    ("mkv", "ffv1", "bgr0"),
-    ("mp4", "libx264", "yuv420p"),
-    ("avi", "mjpeg", "yuvj420p"),
-    ("webm", "libvpx-vp9", "yuv420p"),
-):
-    write = partial(_write_video, ending, codec, pix_fmt)
-    kind(ending, partial(source, frames=2))(write)
-
-
-@kind("gif-video", partial(source, frames=2))
-def _(folder: Path) -> Path:
-    frames = [Image.fromarray(x) for x in formats.pictures(4, 16)]
-    frames[0].save(folder / "a.gif", save_all=True, append_images=frames[1:], duration=100)
-    return folder / "a.gif"
-
-
-# Hugging Face
-
-
-def _hub_rows() -> Any:
-    import datasets
-
-    datasets.disable_progress_bars()
-    rows = {"picture": [{"bytes": formats.png(x), "path": None} for x in PICTURES]}
-    names = datasets.ClassLabel(names=["a", "b", "c"])
-    features = datasets.Features({"picture": datasets.Image(), "label": names})
-    return datasets.Dataset.from_dict(rows | {"label": LABELS.tolist()}, features=features)
-
-
-@kind("parquet", folder_source)
-def _write_parquet(folder: Path) -> Path:
-    stream = io.BytesIO()
-    _hub_rows().to_parquet(stream)
-    (folder / "train.parquet").write_bytes(stream.getvalue())
-    return folder / "train.parquet"
-
-
-@kind("hub-readme", folder_source)
-def _(folder: Path) -> Path:
-    _write_parquet(folder)
-    text = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n"
-    text += "    path: train.parquet\nlicense: mit\n---\n# A data set\n"
-    (folder / "README.md").write_text(text)
-    return folder / "README.md"
-
-
-@kind("arrow", folder_source)
-def _write_arrow(folder: Path) -> Path:
-    _hub_rows().save_to_disk(folder)
-    return folder / "data-00000-of-00001.arrow"
-
-
-@kind("arrow-state", folder_source)
-def _(folder: Path) -> Path:
-    return _write_arrow(folder).with_name("state.json")
-
-
-@kind("arrow-info", folder_source)
-def _(folder: Path) -> Path:
-    return _write_arrow(folder).with_name("dataset_info.json")
