@@ -243,3 +243,9 @@ def test_a_store_of_links_keeps_the_splits_of_bair_apart(tmp_path):
         (tmp_path / "bair" / split / "a.tfrecords").symlink_to(tmp_path / "blobs" / split)
     found = find_records(tmp_path / "bair")
     assert found == {s: [tmp_path / "bair" / s / "a.tfrecords"] for s in ("train", "test")}
+
+
+def test_a_pickle_that_unpacks_to_much_is_refused_before_it_is_unpacked(tmp_path):
+    made = pickle.dumps({"data": np.zeros((1, 3 * 5000 * 5000), np.uint8), "labels": [1]})
+    path = formats.zipped(tmp_path / "Imagenet5000_train.zip", {"train_data_batch_1": made})
+    assert "unpacks to 75,000," in refused(path, tmp_path)

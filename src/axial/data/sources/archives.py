@@ -5,6 +5,7 @@ The tar reader is our own because Python's takes an archive cut short at a heade
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import struct
@@ -37,10 +38,43 @@ DAMAGE = (
     zlib.error,
 )
 """What Python's own readers raise on a damaged file."""
+_XZ_MEMORY = 1 << 28
+"""Four times what `xz -9` asks for; a hostile file may ask for 4 GB."""
+
+
+class _Xz(io.RawIOBase):
+    """What xz packed, unpacked in bounded memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("rb")
+        self.unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        packed = b""
+        while True:
+            if self.unpacker.eof:  # another part may follow, after zeros
+                packed = (self.unpacker.unused_data or self.file.read(_PIECE)).lstrip(b"\0")
+                if not packed:
+                    return 0
+                self.unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+            elif self.unpacker.needs_input and not (packed := self.file.read(_PIECE)):
+                raise EOFError("it ends within what xz packed")
+            if data := self.unpacker.decompress(packed, len(buffer)):
+                buffer[: len(data)] = data
+                return len(data)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
 _UNPACKERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
-    b"\xfd7zXZ\0": lzma.open,
+    b"\xfd7zXZ\0": lambda path: io.BufferedReader(_Xz(path)),
 }
 """By the first bytes of a file."""
 
@@ -308,6 +342,8 @@ def open_zip(
 def _check_list(archive: zipfile.ZipFile) -> None:
     """Compare names and number of the members, which stand twice, as no checksum covers them."""
     for member in archive.infolist():
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise zipfile.BadZipFile(f"a member packed by method {member.compress_type}")
         archive.open(member).close()
     file = cast(BinaryIO, archive.fp)
     file.seek(-22 - len(archive.comment), os.SEEK_END)

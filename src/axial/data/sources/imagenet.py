@@ -27,6 +27,8 @@ OLD_NAME = re.compile(r"(train|valid)_(\d+)x\2(\.tar(\.(gz|bz2|xz))?)?")
 NEW_NAME = re.compile(
     r"(?:train_data_batch_\d+|val_data|Imagenet\d+_(?:train|val))(?:_npz)?(?:\.npz|\.zip)?", re.I
 )
+_SMALL, _TIGHTEST = 1 << 26, 16
+"""Bytes that a pickle may unpack to in any case, and how often those that it is packed in."""
 _OFFICIAL = {
     (OLD, "train"): 1_281_149,
     (OLD, "valid"): 49_999,
@@ -156,8 +158,14 @@ def _parts(batch: _Batch) -> Iterator[tuple[Array, Array]]:
     with ExitStack() as stack:
         file: Any = batch.path
         if batch.member:
-            file = stack.enter_context(open_zip(batch.path, str(batch.path)))
-            file = stack.enter_context(file.open(batch.member))
+            outer: Any = stack.enter_context(open_zip(batch.path, str(batch.path)))
+            about = outer.getinfo(batch.member)
+            if not npz and about.file_size > max(_SMALL, _TIGHTEST * about.compress_size):
+                raise DataError(
+                    f"{batch.where}: unpacks to {about.file_size:,} bytes from "
+                    f"{about.compress_size:,}, as no pictures do; do not trust it"
+                )
+            file = stack.enter_context(outer.open(batch.member))
         elif not npz:
             file = stack.enter_context(batch.path.open("rb"))
         yield from (_npz_parts if npz else _pickled_parts)(file, batch.where)

@@ -186,7 +186,8 @@ def _exact(image: Image.Image, where: str) -> Image.Image:
         image = opaque(image, where)
     if image.mode not in ("1", "L", "RGB", "P"):
         raise DataError(f"{where}: is {image.mode}, not RGB or grey; use --convert rgb or grey")
-    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+    mode = "L" if image.mode in ("1", "L") else "RGB"
+    return image if image.mode == mode else image.convert(mode)  # which would copy it
 
 
 def opaque(image: Image.Image, where: str) -> Image.Image:
