@@ -8,6 +8,8 @@ from axial.validation import as_lengths
 
 MOST_VALUES = 1 << 16
 """More than that many values no model tells apart."""
+MOST_LAYERS, MOST_ELEMENTS = 1 << 12, 1 << 26
+"""More layers, and more elements of an example, no model has; a file may say anything."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import difflib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from axial.errors import ConfigError
 
@@ -14,6 +14,8 @@ Precision = Literal["float32", "bfloat16"]
 Weights = Literal["ema", "raw"]
 """Which of the weights of a run."""
 
+MOST_AXES = 8
+"""More axes no data has that a model could learn; a file may say anything."""
 _HOTTEST = 1e300
 """Times the noise of a value, a higher temperature would be no number."""
 
@@ -25,16 +27,22 @@ def as_integer(name: str, value: Any, *, at_least: int, below: int = 1 << 31) ->
     except TypeError:
         number = at_least - 1
     if isinstance(value, bool) or not at_least <= number < below:
-        shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]} ..."
         what = f"of at least {at_least}" if number < at_least else f"below {below}"
-        raise ConfigError(f"{name} is {shown}: use whole numbers {what}")
+        raise ConfigError(f"{name} is {_shown(value)}: use whole numbers {what}")
     return number
+
+
+def _shown(value: object) -> str:
+    """A value in one line, which may be the contents of a file."""
+    return repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]} ..."
 
 
 def as_lengths(name: str, lengths: Any) -> tuple[int, ...]:
     """One whole number of at least 1 for each axis, as a tuple."""
-    if not isinstance(lengths, tuple | list):
-        raise ConfigError(f"{name} is {lengths!r}: give one whole number for each axis")
+    if not isinstance(lengths, tuple | list) or len(lengths) > MOST_AXES:
+        raise ConfigError(
+            f"{name} is {_shown(lengths)}: give one whole number for each axis, up to {MOST_AXES}"
+        )
     return tuple(as_integer(name, length, at_least=1) for length in lengths)
 
 
@@ -45,7 +53,7 @@ def as_float(name: str, value: Any) -> float:
             raise TypeError
         return float(operator.mul(value, 1.0))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise ConfigError(f"{name} is {value!r}: use a number") from error
+        raise ConfigError(f"{name} is {_shown(value)}: use a number") from error
 
 
 def as_temperature(value: Any) -> float:
@@ -68,20 +76,36 @@ def check_choice(name: str, value: object, known: Sequence[str | None]) -> None:
     """Refuse what is none of some words."""
     if value not in known:
         shown = ", ".join(choice for choice in known if choice)
-        raise ConfigError(f"{name} is {value!r}: use one of {shown}")
+        raise ConfigError(f"{name} is {_shown(value)}: use one of {shown}")
 
 
-def from_json(kind: type[_Config], values: Mapping[str, Any], what: str) -> _Config:
-    """The dataclass that JSON values describe; unknown names are refused."""
+def from_json(
+    kind: type[_Config], values: Mapping[str, Any], what: str, *, strict: bool = False
+) -> _Config:
+    """The dataclass that JSON values describe; unknown names are refused.
+
+    With `strict` so are values of other types; most classes look at these themselves.
+    """
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - known):
         raise ConfigError(
             f"{what}: {unknown[0]!r} is not a setting of this version; upgrade axial-transformers"
         )
+    hints = get_type_hints(kind) if strict else {}
+    for name, value in values.items():
+        if strict and not _is(value, hints[name]):
+            raise ConfigError(f"{what}: {name} is {_shown(value)}")
     try:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"{what}: {error}") from error
+
+
+def _is(value: object, hint: Any) -> bool:
+    """Whether a value is of a type: a class, one of some words, or a union of such."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    return type(value) is hint or any(_is(value, part) for part in get_args(hint))
 
 
 def unknown_name(name: str, known: Iterable[str], *, brief: bool = False) -> str:

@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -288,6 +289,12 @@ HARMS = [
     ({"model": FOUND.to_json() | {"width": 9}}, "width 9 does not split into 2 heads"),
     ({"model": FOUND.to_json() | {"dropout": 0.5}}, "do not belong together, or one was changed"),
     ({"model": []}, "describes no model"),
+    ({"model": FOUND.to_json() | {"decoder_layers": [2_000_000_000, 1]}}, "use at most 4096"),
+    ({"model": FOUND.to_json() | {"axes": [1] * 3000}}, "for each axis, up to 8"),
+    (
+        {"model": FOUND.to_json() | {"axes": [1 << 20] * 2, "given_steps": 1}},
+        "axes times channels is 2199023255552: use at most",
+    ),
     *(
         ({"family": family}, f"family {family!r} is none this version knows (")
         for family in ("mamba", [], {}, 3)
@@ -314,6 +321,37 @@ def test_a_missing_weight_is_named_even_if_the_fingerprint_was_made_to_fit(folde
     save_file(weights, folder / "model.safetensors", metadata={"fingerprint": mark})
     edit(folder, fingerprint=mark)
     refused(folder, "weight 'norm.bias' is missing")
+
+
+def test_a_model_larger_than_its_weights_is_refused_before_anything_is_built(folder):
+    weights = load_file(folder / "model.safetensors")
+    large = replace(FOUND, decoder_layers=(4000, 1))
+    mark = checkpoint._fingerprint(large, weights)
+    save_file(weights, folder / "model.safetensors", metadata={"fingerprint": mark})
+    edit(folder, fingerprint=mark, model=large.to_json())
+    refused(folder, "weights, but there are ")
+
+
+def test_a_header_that_takes_minutes_to_read_is_refused(folder):
+    path = folder / "model.safetensors"
+    with path.open("wb") as file:
+        file.write((87 << 20).to_bytes(8, "little"))
+        file.truncate(100 << 20)  # takes no room on the disk
+    refused(folder, "damaged or cut short (a header of 91,226,112 bytes); copy it again")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder", "a link to itself"])
+def test_what_is_no_file_is_refused_and_not_waited_for(folder, name, kind):
+    path = folder / name
+    path.unlink()
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "a device" else path)
+    refused(folder, f"{path}: ")
 
 
 class Bomb:

@@ -165,14 +165,40 @@ def test_a_folder_moved_away_while_training_is_not_made_anew(tmp_path):
 
 def test_damaged_run_files_are_one_line(folder):
     with (folder / "log.jsonl").open("a") as file:
-        file.write('{"loss": 3}\n[]\nnothing\n')
+        file.write('{"loss": 3}\n[]\nnothing\n' + "[" * 100_000 + "\n")
     main(["train", "--resume", str(folder)])
     about = json.loads((folder / "run.json").read_text())
+    assert about.pop("checksum")
+    training, data = about["training"], about["data"]
     harms = [{"training": None}, {"model": []}, {"data": {}}, {"data": None}, {"init": 3}]
-    harms += [{"data": about["data"] | {"reading": 3}}, {"data": about["data"] | {"title": None}}]
-    for harm in harms:
-        (folder / "run.json").write_text(json.dumps(about | harm))
-        assert "run.json" in fails("train", "--resume", folder)
+    harms += [{"training": training | {"save_every": None}}, {"checksum": "0"}, {"format": None}]
+    for other in ({"reading": 3}, {"title": None}, {"names": [1, 2]}, {"names": ["a", "a"]}):
+        harms.append({"data": data | other})
+    for name in ("title", "file", "examples", "reading", "stack_frames", "sha256", "labels"):
+        harms.append({"data": {part: data[part] for part in data if part != name}})
+    damaged = [about | harm for harm in harms]
+    for name in ("preset", "model", "training", "init", "data"):
+        damaged.append({part: about[part] for part in about if part != name})
+    for harm in damaged:
+        (folder / "run.json").write_text(json.dumps(harm))
+        assert "run.json: damaged, " in fails("train", "--resume", folder)
+
+
+@pytest.mark.parametrize("name", ["run.json", "log.jsonl", "state.json", "training.safetensors"])
+def test_pipes_and_devices_are_refused_and_not_waited_for(folder, name):
+    path = folder / name
+    if not path.exists():
+        path = Run(folder).checkpoints()[-1] / name
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        path.unlink()
+        make(path)
+        assert f"{path}: is no file; " in fails("train", "--resume", folder)
+
+
+def test_the_files_of_a_checkpoint_may_be_read_by_the_same_people(folder):
+    last = Run(folder).checkpoints()[-1]
+    modes = {path.stat().st_mode for path in (*last.iterdir(), folder / "run.json")}
+    assert len(modes) == 1
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path):

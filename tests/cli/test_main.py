@@ -186,6 +186,12 @@ def test_help_and_version_answer(capsys):
         assert "None" not in said and "default: False" not in said
 
 
+@pytest.mark.parametrize("label", ["-1", str(10**30)])
+def test_a_label_that_is_no_class_is_one_line(label, imported, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "x.npy"), "--label", label]
+    assert "label is " in fails(capsys, "sample", str(imported), *out)
+
+
 def test_wrong_usage_ends_with_status_two(capsys):
     assert "did you mean import?" in fails(capsys, "imprt", status=2)
     assert "name a command" in fails(capsys, status=2)

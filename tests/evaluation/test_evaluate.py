@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,14 +18,24 @@ from PIL import Image
 
 import axial
 from axial import bits, element_bits, evaluate, save
+from axial.checkpoints.run_folder import write_run
 from axial.cli.main import main
 from axial.data.packed import hash_labels
 from axial.data.packed_writer import PackedWriter
 from axial.data.packing import pack
+from axial.data.sources.imagenet import NEW, OLD
 from axial.data.sources.options import ReadOptions
 from axial.evaluation import scoring
 from axial.media.maps import bit_map
 from axial.media.sheets import write_png, write_sheet
+
+
+def describe_run(folder, **data):
+    """What training leaves beside a model: what it was trained on."""
+    usual = {"title": "", "source": None, "file": "", "reading": {}, "examples": 1}
+    usual |= {"stack_frames": False, "sha256": "", "labels": None, "names": None}
+    parts = {"preset": "small", "model": {}, "training": {"save_every": 1}, "init": None}
+    write_run(folder, parts | {"data": usual | data})
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +44,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     found = config((8, 8), values=17, width=16, heads=2, classes=10)
     save(tiny_model(found, dtype=torch.float32), folder)
-    (folder / "run.json").write_text(json.dumps({"data": {"source": "digits"}}))
+    describe_run(folder, source="digits")
     return folder
 
 
@@ -115,8 +126,8 @@ def test_an_array_without_parts_is_not_called_a_test_set(tmp_path, capsys):
     reading = ["--values", "3", "--channels-none"]
     main(["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "mine.npy"), *reading])
     assert capsys.readouterr().out.endswith("(9 images, mine)\n")
-    source = {"source": str(tmp_path / "mine.npy"), "reading": {"values": 3, "channels_none": True}}
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"data": source}))
+    reading = {"values": 3, "channels_none": True}
+    describe_run(tmp_path / "run", source=str(tmp_path / "mine.npy"), reading=reading)
     assert "has no test part; give --data" in fails(capsys, "evaluate", str(tmp_path / "run"))
     message = fails(capsys, "evaluate", str(tmp_path / "run"), "--split", "valid")
     assert "mine.npy: has no split 'valid', for it is not divided into parts" in message
@@ -127,8 +138,7 @@ def test_a_packed_array_that_was_trained_on_has_no_test_part(split, run, tmp_pat
     x = np.zeros((9, 8, 8, 1), np.uint8)
     write_test_set(tmp_path / "mine.npy", x, np.arange(9), 10, split=split, values=17)
     save(axial.load(run), tmp_path / "run")
-    about = {"data": {"source": str(tmp_path / "mine.npy")}}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    describe_run(tmp_path / "run", source=str(tmp_path / "mine.npy"))
     message = fails(capsys, "evaluate", str(tmp_path / "run"))
     told = "was trained on and has no test part; give --data"
     assert message == f"axial: {tmp_path / 'mine.npy'}: {told}"
@@ -177,7 +187,7 @@ def pets(tmp_path):
         config((8, 8), values=256, width=16, heads=2, classes=3), dtype=torch.float32
     )
     save(model, tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"data": {"names": PETS}}))
+    describe_run(tmp_path / "run", names=PETS)
     return model, formats.pictures(3, 8, channels=1)
 
 
@@ -221,6 +231,78 @@ def test_a_class_that_the_run_does_not_know_is_named(pets, tmp_path, capsys):
     assert capsys.readouterr().out.endswith("(3 images, new)\n")
 
 
+def test_a_run_that_cannot_be_read_is_an_error_and_never_absent(pets, tmp_path, capsys):
+    packed = write_test_set(tmp_path / "new.npy", pets[1], np.arange(3), 3)
+    path, data = tmp_path / "run" / "run.json", str(packed.path)
+    whole = path.read_bytes()
+    make = {
+        "cut short": lambda: path.write_bytes(whole[:-3]),
+        "empty": path.touch,
+        "a letter changed": lambda: path.write_bytes(whole.replace(b'"dog"', b'"dig"')),
+        "nested": lambda: path.write_text("[" * 100_000),
+        "a pipe": lambda: os.mkfifo(path),
+        "a device": lambda: path.symlink_to("/dev/zero"),
+        "a folder": path.mkdir,
+        "a link to nothing": lambda: path.symlink_to("nothing"),
+        "a link to itself": lambda: path.symlink_to(path),
+    }
+    out = ["--keep", "2", "--out", str(tmp_path / "out.npy")]
+    for kind, harm in make.items():
+        path.unlink()
+        harm()
+        for args in (
+            ["evaluate", str(path.parent), "--data", data],
+            ["complete", str(path.parent), data, *out],
+        ):
+            assert f"{path}: " in fails(capsys, *args), kind
+        if kind == "a folder":
+            path.rmdir()
+            path.touch()
+
+
+@pytest.mark.parametrize(("trained", "scored"), [(OLD, NEW), (NEW, OLD), (NEW, NEW), (None, OLD)])
+def test_the_other_version_of_imagenet_is_said(trained, scored, tmp_path, capsys):
+    save(tiny_model(config((3, 4)), dtype=torch.float32), tmp_path / "run")
+    describe_run(tmp_path / "run", title=f"ImageNet32 {trained or ''} train")
+    x = np.zeros((2, 3, 4, 1), np.uint8)
+    facts = {"source": "ImageNet32", "version": scored, "split": "val", "values": 3}
+    packed = write_test_set(tmp_path / "x.npy", x, **facts)
+    out = ["--json", str(tmp_path / "r.json")]
+    main(["evaluate", str(tmp_path / "run"), "--data", str(packed.path), *out])
+    other = trained if trained not in (None, scored) else None
+    said = capsys.readouterr()
+    assert (
+        (f", trained on {other})" in said.out) == ("warning: " in said.err) == (other is not None)
+    )
+    assert "trained on None" not in said.out
+    assert json.loads((tmp_path / "r.json").read_text())["trained_on"] == other
+    assert str(evaluate(tmp_path / "run", packed)) == said.out.strip()
+
+
+def test_an_array_that_holds_more_values_than_it_says_is_refused(tmp_path, capsys):
+    save(tiny_model(config((3, 4), values=256), dtype=torch.float32), tmp_path / "run")
+    x = np.full((2, 3, 4, 1), 9, np.uint8)
+    packed = write_test_set(tmp_path / "x.npy", x, values=5)
+    told = fails(capsys, "evaluate", str(tmp_path / "run"), "--data", str(packed.path))
+    assert "holds 9, but its description says 5 values" in told
+
+
+def test_a_model_kept_in_16_bits_is_scored_in_float32(tmp_path, capsys):
+    found = config((3, 4))
+    model = tiny_model(found, dtype=torch.float16)
+    model.to_logits.weight.data *= 1000  # beyond float16, once multiplied
+    save(model, tmp_path / "run")
+    packed = write_test_set(tmp_path / "x.npy", np.zeros((2, 3, 4, 1), np.uint8), values=3)
+    main(["evaluate", str(tmp_path / "run"), "--data", str(packed.path)])
+    exact = bits(model.float(), whole(packed)[0]).mean() / 12
+    assert capsys.readouterr().out.startswith(f"{exact:.4f} bits/dim")
+    model.norm.bias.data.fill_(9)
+    model.to_logits.weight.data.fill_(3e38)
+    save(model, tmp_path / "run")
+    told = fails(capsys, "evaluate", str(tmp_path / "run"), "--data", str(packed.path))
+    assert "gives probabilities that are no numbers in float32" in told and "damaged" not in told
+
+
 def test_a_continuation_has_the_label_of_that_name(pets, tmp_path):
     folder = formats.picture_folder(tmp_path / "new", pets[1][:2], ["dog/a.png", "owl/a.png"])
     how = ["--keep", "2", "--count", "1", "--examples", "1", "--device", "cpu"]
@@ -245,8 +327,10 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     mine = tmp_path / "mine.json"
     assert "no such checkpoint" in refusal(checkpoint=tmp_path / "none")
     assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
-    (bare / "run.json").write_text('{"data": {"source": "digits", "reading": {"x": 1}}}')
-    assert "does not say what it was trained on; give --data" in refusal(checkpoint=bare)
+    for reading, message in (({"x": 1}, "'x' is not a setting"), ({"split": 3}, "split is 3")):
+        describe_run(bare, source="digits", reading=reading)
+        told = refusal(checkpoint=bare)
+        assert "run.json is damaged" in told and message in told
     assert "digits: has no split 'valid'" in refusal("--split", "valid")
     assert "no such file or folder" in refusal("--data", tmp_path / "none.npy")
     assert "--size means nothing to a packed array" in refusal(*data, "--size", "8")

@@ -20,7 +20,7 @@ from axial.checkpoints.shipped import shipped_folder, shipped_names
 from axial.checkpoints.tensors import (
     check_format,
     hash_tensors,
-    is_file,
+    is_there,
     is_utf8,
     read_json,
     read_tensors,
@@ -126,7 +126,7 @@ def load(
 
 def is_model(folder: Path) -> bool:
     """Whether a folder holds a model of its own, as `save` writes it."""
-    return is_file(folder / _WEIGHTS)
+    return is_there(folder / _WEIGHTS)
 
 
 def fingerprint(model: Model) -> str:
@@ -156,6 +156,11 @@ def _placed(config: FamilyConfig, weights: Mapping[str, Tensor], device: torch.d
     Where they are read they lie in the file, which may change, and not as products want them: on
     some CPUs they would round otherwise.
     """
+    wanted, held = config.parameters(), sum(weight.numel() for weight in weights.values())
+    if wanted > 2 * held:  # which weight is missing is told, unless it would take too long
+        raise CheckpointError(
+            f"the model has {wanted:,} weights, but there are {held:,}; copy both again"
+        )
     own = {name: weight.to(device, copy=True) for name, weight in weights.items()}
     return model_from_weights(config, own)
 
@@ -199,7 +204,7 @@ def _read_config(folder: Path, mark: str | None) -> tuple[FamilyConfig, str | No
     """The configuration and its fingerprint; a pending one if that is the weights' own."""
     waiting = pending(folder / _CONFIG)
     found: dict[str, Any] = {}
-    if waiting.is_file():
+    if is_there(waiting):
         with suppress(CheckpointError):  # a `save` may be moving it to its place
             found = read_json(waiting)
     if not found or found.get("fingerprint") != mark:

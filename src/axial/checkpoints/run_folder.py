@@ -23,10 +23,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from axial.checkpoints.tensors import (
+    COPY,
     check_format,
     hash_tensors,
-    is_file,
+    is_there,
     is_utf8,
+    open_file,
     read_json,
     read_tensors,
 )
@@ -36,12 +38,17 @@ from axial.system.files import LOCK, UNFINISHED, locked, remove, replacing, writ
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
 _RUN, _LOG = "run.json", "log.jsonl"
+_LONGEST_LINE = 1 << 20
 _TENSORS, _STATE = "training.safetensors", "state.json"
-_PARTS: dict[str, list[type]] = {"preset": [str], "model": [dict], "training": [dict]}
-_PARTS |= {"data": [dict], "init": [dict, type(None)]}
-_DATA: dict[str, list[type]] = {"title": [str], "file": [str], "stack_frames": [bool]}
-_DATA |= {"examples": [int], "reading": [dict], "sha256": [str], "labels": [str, type(None)]}
-_DATA |= {"names": [list, type(None)]}
+_NONE = type(None)
+_PARTS: dict[str, dict[str, tuple[type, ...]]] = {
+    "": {"preset": (str,), "model": (dict,), "training": (dict,), "data": (dict,)},
+    "training": {"save_every": (int,)},
+    "data": {"title": (str,), "file": (str,), "examples": (int,), "reading": (dict,)},
+}
+_PARTS[""]["init"] = (dict, _NONE)
+_PARTS["data"] |= {"stack_frames": (bool,), "sha256": (str,), "labels": (str, _NONE)}
+"""What run.json must say, and of which type; parts that came later are checked where they are."""
 
 
 class Run:
@@ -55,10 +62,25 @@ class Run:
             )
         self.about = read_json(self.folder / _RUN)
         check_format(self.folder / _RUN, self.about.get("format"), FORMAT)
-        for part, kinds in ((self.about, _PARTS), (self.about.get("data"), _DATA)):
+        if (wrong := self._wrong()) is not None:
+            raise CheckpointError(f"{self.folder / _RUN}: damaged, {wrong}; {COPY}")
+
+    def _wrong(self) -> str | None:
+        """What no run says of itself, if this one does."""
+        mark = self.about.pop("checksum", None)  # older runs have none
+        for part, kinds in _PARTS.items():
+            values = self.about[part] if part else self.about
             for name, kind in kinds.items():
-                if not isinstance(part, dict) or type(part.get(name)) not in kind:
-                    raise CheckpointError(f"{self.folder / _RUN}: {name!r} is wrong; it is damaged")
+                if name not in values or type(values[name]) not in kind:
+                    return f"for {name!r} is {values.get(name, 'missing')!r}"
+        source, names = (self.about["data"].get(name) for name in ("source", "names"))
+        if type(source) not in (str, _NONE):
+            return f"for its source is {source!r}"
+        if names is not None:
+            text = isinstance(names, list) and all(isinstance(name, str) for name in names)
+            if not text or len(set(names)) < len(names):
+                return "for the names of its classes are not texts that all differ"
+        return None if mark in (None, _checksum(self.about)) else "as its checksum is wrong"
 
     def __str__(self) -> str:
         """What it is, for a person: the data, the model, the training."""
@@ -74,7 +96,7 @@ class Run:
     @staticmethod
     def exists(folder: Path | str) -> bool:
         """Whether there is a run in the folder."""
-        return is_file(Path(folder) / _RUN)
+        return is_there(Path(folder) / _RUN)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -146,7 +168,7 @@ class Run:
         """What a checkpoint must belong to: the model, its training, its start and its data."""
         parts = [self.about[name] for name in ("model", "training", "init")]
         parts += [self.about["data"][name] for name in ("sha256", "labels", "stack_frames")]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return _checksum(parts)
 
     def newest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """State and tensors of the last checkpoint, checked; None if there is none yet."""
@@ -155,7 +177,7 @@ class Run:
             return self.read(folders[-1])
         done = max((record["step"] for record in self.log()), default=0)
         # Where a second one was started, the first had been written.
-        if done > 2 * self.about["training"]["save_every"] or is_file(self.folder / "samples.png"):
+        if done > 2 * self.about["training"]["save_every"] or is_there(self.folder / "samples.png"):
             raise CheckpointError(
                 f"{self.folder / 'checkpoints'}: holds none, after {done:,} steps; put them back, "
                 f"or start a new run with --init {self.folder}"
@@ -195,14 +217,15 @@ class Run:
 
     def log(self) -> list[dict[str, Any]]:
         """All complete lines of the log."""
-        if not self.log_path.is_file():
+        if not is_there(self.log_path):
             return []
         found = []
-        for line in self.log_path.read_text(errors="replace").splitlines():
-            with suppress(ValueError):  # a crash may cut the last one
-                record = json.loads(line)
-                if isinstance(record, dict) and type(record.get("step")) is int:
-                    found.append(record)
+        with open_file(self.log_path) as file:
+            while line := file.readline(_LONGEST_LINE):
+                with suppress(ValueError, RecursionError):  # a crash may cut the last one
+                    record = json.loads(line)
+                    if isinstance(record, dict) and type(record.get("step")) is int:
+                        found.append(record)
         return found
 
     def rewind_log(self, step: int) -> None:
@@ -245,7 +268,14 @@ class Writer(ThreadPoolExecutor):
 
 def write_run(folder: Path, about: Mapping[str, Any]) -> None:
     """Make a folder that of a run."""
-    write_text(folder / _RUN, json.dumps({"format": FORMAT, **about}, indent=2) + "\n")
+    about = {"format": FORMAT, **about}
+    about["checksum"] = _checksum(about)
+    write_text(folder / _RUN, json.dumps(about, indent=2) + "\n")
+
+
+def _checksum(about: Any) -> str:
+    """SHA-256 of what JSON holds."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def check_free(folder: Path) -> None:

@@ -1,10 +1,12 @@
 """Tensors and JSON in the files of a checkpoint: read without ever unpickling, and hashed."""
 
+import errno
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,18 +14,28 @@ from torch import Tensor
 
 from axial.errors import CheckpointError
 
+_MOST_HEADER = 16 << 20
+"""Bytes of a header: enough for 200,000 tensors; a larger one takes minutes to read."""
+_MOST_TEXT = 16 << 20
+"""Bytes of a JSON file; what they mean takes up to a hundred times as much memory."""
+COPY = "copy it again"
 
-def read_tensors(path: Path, *, undo: str = "copy it again") -> tuple[dict[str, Tensor], Any]:
+
+def read_tensors(path: Path, *, undo: str = COPY) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a safetensors file, and its metadata; `undo` is what to do if it is bad."""
-    _check_readable(path, undo)
+    with open_file(path, undo) as file:
+        size = int.from_bytes(file.read(8), "little")
     if not is_utf8(path):
         raise CheckpointError(f"{path}: its name is not UTF-8, and so it cannot be read; rename it")
     try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: damaged or cut short ({error}); {undo}") from error
+        if size > _MOST_HEADER:
+            raise ValueError(f"a header of {size:,} bytes")
+        with safe_open(path, "pt") as weights:
+            tensors = {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
+            return tensors, weights.metadata() or {}
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path}: damaged or cut short ({reason}); {undo}") from error
 
 
 def hash_tensors(tensors: Mapping[str, Tensor], text: str = "") -> str:
@@ -36,26 +48,35 @@ def hash_tensors(tensors: Mapping[str, Tensor], text: str = "") -> str:
     return digest.hexdigest()
 
 
-def read_json(path: Path, *, undo: str = "copy it again") -> dict[str, Any]:
+def read_json(path: Path, *, undo: str = COPY) -> dict[str, Any]:
     """The JSON object in a file; `undo` is what to do if there is none."""
-    _check_readable(path, undo)
+    with open_file(path, undo) as file:
+        data = file.read(_MOST_TEXT + 1)
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        if len(data) > _MOST_TEXT:
+            raise ValueError(f"it is larger than {_MOST_TEXT:,} bytes")
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); {undo}") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds no JSON object; {undo}")
     return found
 
 
-def _check_readable(path: Path, undo: str) -> None:
-    """Tell what is missing, which can be undone, from what is there and kept from us."""
+def open_file(path: Path, undo: str = COPY) -> BinaryIO:
+    """A file opened to be read; what is no file, as a pipe that nobody writes to, is refused.
+
+    What is missing can be undone; what is there and kept from us cannot.
+    """
     try:
-        path.open("rb").close()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{path}: is no file; {undo}")
+        return path.open("rb")
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {undo}") from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path}: cannot be read ({reason})") from error
 
 
 def is_utf8(path: Path) -> bool:
@@ -67,7 +88,7 @@ def is_utf8(path: Path) -> bool:
     return True
 
 
-def check_format(path: Path, version: object, newest: int, *, undo: str = "copy it again") -> None:
+def check_format(path: Path, version: object, newest: int, *, undo: str = COPY) -> None:
     """Refuse a file of a layout that this version does not know."""
     if type(version) is not int or version < 1:
         raise CheckpointError(f"{path}: damaged, for it has no number of a format; {undo}")
@@ -78,9 +99,12 @@ def check_format(path: Path, version: object, newest: int, *, undo: str = "copy 
         )
 
 
-def is_file(path: Path) -> bool:
-    """Whether a file of that name is there, whatever the name."""
+def is_there(path: Path) -> bool:
+    """Whether anything of that name is there: a broken link is, and reading it tells what it is."""
     try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, or not one at all
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+    return True

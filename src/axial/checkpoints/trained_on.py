@@ -1,26 +1,26 @@
 """What a run says of the data it was trained on: the source, the part, the names of classes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from axial.checkpoints.run_folder import Run
 from axial.data.compatibility import ClassNames
 from axial.data.packed import Packed
+from axial.data.sources.imagenet import NEW, OLD
 from axial.data.sources.options import ReadOptions
-from axial.errors import ConfigError, DataError
+from axial.errors import AxialError, ConfigError, DataError
+from axial.validation import from_json
 
 
 def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:
     """What a run was trained on: the source, and the options it was read with."""
+    data = _data_of(checkpoint)
+    if data.get("source") is None:  # an array in memory, or no run
+        raise ConfigError(f"{checkpoint}: does not say what it was trained on; give --data")
     try:
-        data = _data_of(checkpoint)
-        if "source" in data and data["source"] is None:
-            raise ValueError("an array in memory")
-        return str(data["source"]), ReadOptions(**data.get("reading", {}))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{checkpoint}: does not say what it was trained on; give --data"
-        ) from error
+        return data["source"], from_json(ReadOptions, data["reading"], "reading", strict=True)
+    except AxialError as error:
+        raise ConfigError(f"{checkpoint}: run.json is damaged ({error}); give --data") from error
 
 
 def check_unseen(packed: Packed, checkpoint: Path | str) -> None:
@@ -30,14 +30,22 @@ def check_unseen(packed: Packed, checkpoint: Path | str) -> None:
         raise DataError(f"{title}: is what {checkpoint} was trained on; give --data")
 
 
+def other_version(packed: Packed, checkpoint: Path | str) -> str | None:
+    """The version of ImageNet32 or ImageNet64 that a run was trained on, if not that of the data.
+
+    Their bits/dim are not comparable.
+    """
+    title, found = _data_of(checkpoint).get("title", ""), packed.description.version
+    own = next((version for version in (OLD, NEW) if version in title), None)
+    return own if found in (OLD, NEW) and found != own else None
+
+
 def class_names(checkpoint: Path | str) -> ClassNames:
     """What a run calls the classes it was trained on; None for a model that is no run."""
-    try:
-        return tuple(map(str, _data_of(checkpoint)["names"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # no run, one without names, or one written before they were kept
+    names = _data_of(checkpoint).get("names")
+    return None if names is None else tuple(names)
 
 
-def _data_of(checkpoint: Path | str) -> Any:
-    """What a run says of its data; as bad as it may be, for anyone may have written it."""
-    return json.loads((Path(checkpoint) / "run.json").read_text())["data"]
+def _data_of(checkpoint: Path | str) -> dict[str, Any]:
+    """What a run says of its data; nothing for what is no run."""
+    return Run(checkpoint).about["data"] if Run.exists(checkpoint) else {}

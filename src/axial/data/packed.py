@@ -98,6 +98,11 @@ class Packed:
             index = np.arange(start, min(start + step, len(self)))
             rows = self._read(index)
             digest.update(rows.data.cast("B"))
+            if (most := int(rows.max())) >= self.description.values:
+                raise DataError(
+                    f"{self.path}: holds {most}, but its description says "
+                    f"{self.description.values} values; pack it again"
+                )
             yield rows
         if (found := digest.hexdigest()) != self.description.sha256:
             raise DataError(

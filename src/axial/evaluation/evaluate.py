@@ -14,7 +14,7 @@ from torch import Tensor
 
 import axial
 from axial.checkpoints.model_folder import load
-from axial.checkpoints.trained_on import check_unseen, class_names, trained_on
+from axial.checkpoints.trained_on import check_unseen, class_names, other_version, trained_on
 from axial.data.compatibility import conform, open_test
 from axial.data.description import description_path
 from axial.data.in_memory import pack_array
@@ -64,7 +64,8 @@ def evaluate(
             packed = pack_array(data, path, labels=label, classes=classes)
         names = None if folder is None else class_names(folder)
         found = score(model, conform(packed, model.config.data, names), **how)
-        return replace(found, weights=weights)
+        other = None if folder is None else other_version(packed, folder)
+        return replace(found, weights=weights, trained_on=other)
 
 
 def report(
@@ -99,10 +100,11 @@ def report(
             )
         if not math.isfinite(found.bits_per_dim):
             raise InputError(
-                f"{checkpoint}: gives probabilities that are no numbers; its weights are "
-                f"damaged, or its training went wrong"
+                f"{checkpoint}: gives probabilities that are no numbers in {found.precision}; its "
+                f"training went wrong, or it needs another --precision"
             )
-        found = replace(found, weights=config.weights)
+        other = other_version(packed, checkpoint)
+        found = replace(found, weights=config.weights, trained_on=other)
         on_gpu = team.device.type == "cuda"
         facts = {
             "checkpoint": str(checkpoint),
@@ -178,6 +180,12 @@ def _write(
         where = element_bits(model, x, label).numpy()
         frames = packed.shape.frames or model.config.data.stacked_frames
         write_png(config.map, bit_map(x.numpy(), where, values=packed.shape.values, frames=frames))
+    if found.trained_on is not None:
+        print(
+            f"warning: trained on the version {found.trained_on}, scored on "
+            f"{found.data.version}: not comparable with other results on either",
+            file=sys.stderr,
+        )
     for new in written:
         print(f"{new}: written", file=sys.stderr)
     print(found, flush=True)

@@ -5,6 +5,7 @@ batches have one shape, the last being filled up. What is reported are sums over
 the order of the file.
 """
 
+import copy
 import hashlib
 import json
 import math
@@ -22,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from axial.checkpoints.model_folder import fingerprint
-from axial.checkpoints.tensors import hash_tensors, read_tensors
+from axial.checkpoints.tensors import hash_tensors, is_there, read_tensors
 from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.data.compatibility import conform
 from axial.data.description import Description
@@ -68,6 +69,8 @@ class Evaluation:
     """That of the model, where it was asked for."""
     weights: Weights = "ema"
     """Which of a run's weights were scored."""
+    trained_on: str | None = None
+    """The version of the data set that a run was trained on, where it is not that of the data."""
 
     @property
     def bits_per_dim(self) -> float:
@@ -107,6 +110,7 @@ class Evaluation:
             "batch": self.batch,
             "fingerprint": self.fingerprint,
             "weights": self.weights,
+            "trained_on": self.trained_on,
         }
 
     def __str__(self) -> str:
@@ -114,6 +118,7 @@ class Evaluation:
         given = f", {self.given}{',' * (error is not None)}" if self.given else ""
         spread = "" if error is None else f" +- {error:.4f}"
         about = [f"{self._examples()}, {self.data.title}"]
+        about += [f"trained on {self.trained_on}"] if self.trained_on else []
         about += ["given labels"] if self.labels else []
         about += ["raw weights"] if self.weights == "raw" else []
         about += [] if self.precision == "float32" else [self.precision]
@@ -143,12 +148,13 @@ def score(
 ) -> Evaluation:
     """Score a data set, or a subset of it, with a model that is on the device of `ranks`.
 
-    Every rank calls this and gets the same result. `batch` counts examples on all ranks; as
-    many as memory allows by default. `resume` names a file that keeps what is done, and from
-    which an interrupted call resumes; whoever has put the result in safety removes it.
-    `progress` is called with how many are done. `identify` hashes the weights and holds the data
-    to its own hash, which costs a second or so per gigabyte. Kept in memory are 8 bytes for
-    each example, times its channels and steps of axis 0.
+    Every rank calls this and gets the same result. A model that is kept in 16 bits is computed
+    with in float32, one in float64 as it is. `batch` counts examples on all ranks; as many as
+    memory allows by default. `resume` names a file that keeps what is done, and from which an
+    interrupted call resumes; whoever has put the result in safety removes it. `progress` is called
+    with how many are done. `identify` hashes the weights and holds the data to its own hash, which
+    costs a second or so per gigabyte. Kept in memory are 8 bytes for each example, times its
+    channels and steps of axis 0.
     """
     packed = conform(packed, model.config.data)
     ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
@@ -159,10 +165,12 @@ def score(
     mark = fingerprint(model) if identify or resume else None
     if identify:
         packed.check()
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    if (dtype, precision) == ("float64", "bfloat16"):
+    double = next(model.parameters()).dtype == torch.float64
+    if double and precision == "bfloat16":
         raise ConfigError("this model is kept in float64, not to be computed in bfloat16")
-    computed = dtype if precision == "float32" else precision
+    computed = "float64" if double else precision
+    if next(model.parameters()).dtype in (torch.float16, torch.bfloat16):
+        model = copy.deepcopy(model).float()
     work = _Work(packed, index, model.config, ranks, batch)
     key = _key(str(mark), packed, index, computed)
     file = _Partial(Path(resume), key) if resume else None
@@ -253,7 +261,7 @@ class _Partial:
 
     def read(self, shape: tuple[int, int]) -> Tensor:
         """What was done before of a table; nothing without a file, refused if another's."""
-        if not self.path.exists():
+        if not is_there(self.path):
             return torch.zeros(0, shape[1], dtype=torch.float64)
         undo = "remove it or use another file"
         tensors, found = read_tensors(self.path, undo=undo)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from axial.errors import ConfigError
-from axial.models.family_config import FamilyConfig, Places, check_heads
+from axial.models.family_config import FamilyConfig, Places, check_heads, check_most
+from axial.shape import MOST_LAYERS
 from axial.validation import as_float, as_lengths, check_choices
 
 Inner = Literal["attention", "lstm"]
@@ -43,6 +44,7 @@ class ModelConfig(FamilyConfig):
         super().__post_init__()
         layers = as_lengths("decoder_layers", self.decoder_layers)
         object.__setattr__(self, "decoder_layers", layers)
+        check_most("number of layers", self.encoder_layers + sum(layers), MOST_LAYERS)
         if self.plane_scale is not None:
             object.__setattr__(self, "plane_scale", as_float("plane_scale", self.plane_scale))
         self._check_numbers()

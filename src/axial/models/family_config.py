@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from axial.errors import ConfigError
-from axial.shape import MOST_VALUES, DataShape
+from axial.shape import MOST_ELEMENTS, MOST_VALUES, DataShape
 from axial.validation import as_float, as_integer, as_lengths, from_json
 
 Places = NDArray[np.int64]
@@ -60,8 +60,8 @@ class FamilyConfig:
             raise ConfigError("axes is empty: name the length of at least one axis, as in (32, 32)")
         for name, least in (_LEAST | self.least).items():
             put(name, as_integer(name, getattr(self, name), at_least=least))
-        if self.values > MOST_VALUES:
-            raise ConfigError(f"values is {self.values}: use at most {MOST_VALUES}")
+        check_most("values", self.values, MOST_VALUES)
+        check_most("axes times channels", math.prod(self.axes) * self.channels, MOST_ELEMENTS)
         for name in self.rates:
             put(name, as_float(name, getattr(self, name)))
             if not 0 <= (rate := getattr(self, name)) < 1:
@@ -170,6 +170,12 @@ class FamilyConfig:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The configuration `to_json` described; unknown names are refused."""
         return from_json(cls, values, "model config")
+
+
+def check_most(what: str, found: int, most: int) -> None:
+    """Refuse sizes that no model has, before anything of such a size is made."""
+    if found > most:
+        raise ConfigError(f"{what} is {found}: use at most {most}")
 
 
 def check_heads(width: int, heads: int) -> None:

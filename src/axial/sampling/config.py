@@ -33,8 +33,9 @@ class SampleConfig:
 
     def __post_init__(self) -> None:
         as_integer("count", self.count, at_least=1)
-        if self.batch is not None:
-            as_integer("batch", self.batch, at_least=1)
+        for name, least in (("batch", 1), ("label", 0)):
+            if (value := getattr(self, name)) is not None:
+                as_integer(name, value, at_least=least)
         as_temperature(self.temperature)
 
 

@@ -154,7 +154,8 @@ class Decoder:
         """Refuse logits that were no finite numbers; on a GPU it waits for what is under way."""
         if not self.finite:
             raise InputError(
-                "the model's logits are not finite numbers: its weights or the context are damaged"
+                "the model's logits are not finite numbers: its weights, the context or the "
+                "precision is at fault"
             )
 
     def heed(self, answer: Answer) -> Answer:

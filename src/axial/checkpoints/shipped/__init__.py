@@ -20,6 +20,5 @@ def shipped_folder(name: Path | str) -> Path | None:
     """
     if name not in shipped_names():  # a Path never is
         return None
-    files = ("model.safetensors", "config.json", "run.json")
-    hidden = any((Path(name) / file).exists() for file in files)
-    return None if hidden else MODELS / name
+    own = [Path(name) / file for file in ("model.safetensors", "config.json", "run.json")]
+    return None if any(file.exists() or file.is_symlink() for file in own) else MODELS / name
