@@ -14,6 +14,7 @@ from axial import ConfigError, bits, draw
 from axial.models.cost import forward_flops
 from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
+from axial.models.pixelcnn_config import GatedPixelCnnConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
 
 SMALL = {"values": 3, "width": 8, "heads": 2, "mlp_ratio": 2, "qk_ratio": 0.5}
@@ -32,13 +33,21 @@ LOCAL_2D = [
     Local2dConfig(axes=(4, 2), block=(2, 2), flange=(2, 0), norm="pre", **LOCAL),
     Local2dConfig(axes=(2, 4), block=(1, 4), flange=(1, 3), position_kind="learned", **LOCAL),
 ]
+PIXELCNN = [
+    GatedPixelCnnConfig(axes=axes, channels=channels, values=3, width=24, layers=3, **kernels)
+    for axes, channels, kernels in [
+        ((4, 5), 2, {"first_kernel": 3}),
+        ((3, 4), 3, {"first_kernel": 5, "kernel": 1}),
+        ((5, 3), 1, {"first_kernel": 3, "kernel": 5}),
+    ]
+]
 SEQUENCES = FULL + STRIDED
-ALL = SEQUENCES + LOCAL_1D + LOCAL_2D
-ONE_EACH = [FULL[1], STRIDED[1], LOCAL_1D[1], LOCAL_2D[0]]
+ALL = SEQUENCES + LOCAL_1D + LOCAL_2D + PIXELCNN
+ONE_EACH = [FULL[1], STRIDED[1], LOCAL_1D[1], LOCAL_2D[0], PIXELCNN[0]]
 
 
 def name(config):
-    size = getattr(config, "stride", getattr(config, "block", ""))
+    size = getattr(config, "stride", getattr(config, "block", config.channels))
     return f"{type(config).__name__}-{'x'.join(map(str, config.axes))}-{size}"
 
 
@@ -74,8 +83,40 @@ def see(config, layer):
     }[config.pattern(layer)]()
 
 
+def pixelcnn_reach(config):
+    """What each prediction of a Gated PixelCNN depends on, tap by tap."""
+    (high, wide), groups = config.axes, range(config.channels)
+    pixels = list(itertools.product(range(high), range(wide)))
+    v = {(y, x): {(y, x, g) for g in groups} for y, x in pixels}
+    h = {(y, x, g): {(y, x, g)} for y, x in pixels for g in groups}
+    for layer in range(config.layers):
+        m = (config.kernel if layer else config.first_kernel) // 2
+        above, c = {}, {}
+        for y, x in pixels:
+            taps = itertools.product(range(y - m, y + 1), range(x - m, x + m + 1))
+            above[y, x] = set().union(*(v.get(tap, set()) for tap in taps))
+            for g in groups:
+                left = (h.get((y, x - d, k), set()) for d in range(1, m + 1) for k in groups)
+                own = (h[y, x, k] for k in groups if (k <= g if layer else k < g))
+                c[y, x, g] = set().union(*left, *own, above.get((y - 1, x), set()))
+        h = {
+            (y, x, g): set().union(
+                *(c[y, x, k] for k in groups if k <= g), h[y, x, g] if layer else ()
+            )
+            for y, x, g in h
+        }
+        v = above
+    found = np.zeros((*config.axes, config.channels) * 2, bool)
+    for y, x, g in h:
+        for seen in set().union(*(h[y, x, k] for k in groups if k <= g)):
+            found[(y, x, g, *seen)] = True
+    return found.reshape(len(h), len(h))
+
+
 def reach(config, layers):
     """What each prediction depends on after some layers: position i carries element i - 1."""
+    if isinstance(config, GatedPixelCnnConfig):
+        return pixelcnn_reach(config)
     seen = np.eye(config.length, dtype=bool)
     for layer in range(layers):
         seen = (see(config, layer).astype(int) @ seen.astype(int)) > 0
@@ -118,7 +159,7 @@ def test_two_layers_of_different_patterns_see_everything_before(config):
 def test_probabilities_of_all_pictures_add_up_to_one(config):
     smaller = {Local2dConfig: {"block": (1, 2), "flange": (1, 1)}, Local1dConfig: {"block": 2}}
     smaller = (smaller | {StridedConfig: {"stride": 2}}).get(type(config), {})
-    axes = (3, 1) if isinstance(config, Local2dConfig) else (3,)
+    axes = (3, 1) if isinstance(config, Local2dConfig | GatedPixelCnnConfig) else (3,)
     model = speaking(dataclasses.replace(config, axes=axes, channels=2, classes=2, **smaller))
     every = torch.tensor(list(itertools.product(range(3), repeat=6))).view(-1, *axes, 2)
     label = torch.ones(len(every), dtype=torch.long)
@@ -146,14 +187,14 @@ def test_steps_give_the_logits_of_the_whole_pass(config):
     whole = model(x).flatten(1, -2)
     with torch.no_grad():
         steps = model.steps(x)
-        stepped = torch.stack([steps.logits(rank) for rank in range(config.length)], 1)
+        stepped = torch.stack([steps.logits(rank) for rank in range(x[0].numel())], 1)
     torch.testing.assert_close(stepped, whole[:, model.order()], atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("config", ALL, ids=name)
 def test_an_untrained_model_knows_nothing_and_examples_do_not_mix(config):
     x = torch.randint(config.values, (2, *config.axes, config.channels))
-    if config in SEQUENCES:
+    if config in SEQUENCES + PIXELCNN:
         model = new_model(config).double()
         assert (axial.bits_per_dim(model, x) - np.log2(3)).abs().max() < 1e-12
     model = speaking(config)
@@ -170,7 +211,8 @@ def test_costs_are_counted_from_the_configuration(config):
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         model(x, torch.tensor([0]))
     assert forward_flops(config) == counted.get_total_flops()
-    assert sum(see(config, 0).ravel()) == config.pairs(0)
+    if not isinstance(config, GatedPixelCnnConfig):
+        assert sum(see(config, 0).ravel()) == config.pairs(0)
 
 
 @pytest.mark.parametrize("config", ONE_EACH, ids=name)
@@ -213,19 +255,25 @@ def test_what_cannot_work_is_refused(kind, settings, message):
         (Local2dConfig, {"block": (3, 6)}, "but 2 rows do not split into 3"),
         (Local2dConfig, {"block": 4}, "block is 4: give rows, and elements of a row"),
         (Local2dConfig, {"axes": (2, 3, 4)}, "local-2d is for pictures"),
+        (GatedPixelCnnConfig, {"axes": (2, 3, 4)}, "a PixelCNN is for pictures"),
+        (GatedPixelCnnConfig, {"kernel": 4}, "kernel is 4: use an odd number"),
+        (GatedPixelCnnConfig, {"width": 7}, "width 7 does not split into 2 channels"),
         (Local2dConfig, {"block": (1, 2), "given_steps": 1, "axes": (4, 3)}, None),
         (Local2dConfig, {"block": (2, 2), "given_steps": 1}, "given_.* a picture in rectangles"),
     ],
 )
-def test_local_blocks_that_cannot_be_are_refused(kind, settings, message):
+def test_blocks_and_kernels_that_cannot_be_are_refused(kind, settings, message):
     settings = {"axes": (2, 3), "block": (2, 3)} | settings
     if message is None:
         assert kind(**LOCAL | settings).given_steps == 1
         return
     if kind is Local1dConfig:
         settings = {"block": 2} | {k: v for k, v in settings.items() if v != (2, 3) or k == "axes"}
+    every = LOCAL | settings
+    if kind is GatedPixelCnnConfig:
+        every = {k: v for k, v in every.items() if k not in ("block", "heads", "mlp_ratio")}
     with pytest.raises(ConfigError, match=message):
-        kind(**LOCAL | settings)
+        kind(**every)
 
 
 def test_given_steps_are_known_to_all_and_carry_no_bits():
