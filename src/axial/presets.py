@@ -10,6 +10,7 @@ from typing import Any
 from axial.errors import ConfigError
 from axial.models.config import ModelConfig
 from axial.models.local_config import Local1dConfig, Local2dConfig
+from axial.models.pixelcnn_config import GatedPixelCnnConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.shape import DataShape
 from axial.training.config import Preset, Recipe, TrainConfig
@@ -155,6 +156,16 @@ def local_2d_cifar10_12m(data: DataShape = _PICTURE) -> Recipe:
     return replace(cifar10(), model=Local2dConfig(**asdict(data) | sizes | blocks))
 
 
+def gated_pixelcnn_cifar10(data: DataShape = _PICTURE) -> Recipe:
+    """A Gated PixelCNN of the sizes its paper gives for ImageNet (CIFAR-10: 3.03, sizes untold)."""
+    return _gated_pixelcnn(data, width=384, layers=20)
+
+
+def gated_pixelcnn_cifar10_41m(data: DataShape = _PICTURE) -> Recipe:
+    """A Gated PixelCNN at the cost, and by the recipe, of cifar10."""
+    return _gated_pixelcnn(data, width=264, layers=15)
+
+
 def digits(data: DataShape = _DIGITS) -> Recipe:
     """A model of the 8 x 8 digits that a laptop trains in a minute."""
     model = fitted(data, width=64, heads=4, rounds=2, inner_layers=3, dropout=0.1)
@@ -269,6 +280,11 @@ def _sequence(data: DataShape, **sizes: Any) -> FullConfig:
     return (StridedConfig if "stride" in sizes else FullConfig)(**sizes)
 
 
+def _gated_pixelcnn(data: DataShape, **sizes: Any) -> Recipe:
+    """Kernels of 5, by the recipe of cifar10."""
+    return replace(cifar10(), model=GatedPixelCnnConfig(**asdict(data), kernel=5, **sizes))
+
+
 def _sized(
     data: DataShape, *, width: int, layers: tuple[int, ...], heads: int = 16, **others: Any
 ) -> ModelConfig:
@@ -309,6 +325,8 @@ PRESETS = {
         local_1d_cifar10,
         local_1d_cifar10_12m,
         local_2d_cifar10_12m,
+        gated_pixelcnn_cifar10,
+        gated_pixelcnn_cifar10_41m,
         small,
         base,
         large,

@@ -285,3 +285,13 @@ def test_given_steps_are_known_to_all_and_carry_no_bits():
     drawn = draw(model, 2, given=given)
     assert torch.equal(drawn[:, 0], x[:, 0])
     assert torch.equal(drawn, draw(model, 2, given=given, method="naive"))
+
+
+def test_layers_of_a_pixelcnn_add_to_the_horizontal_stack():
+    config = dataclasses.replace(PIXELCNN[0], layers=2)
+    deep, shallow = speaking(config), speaking(dataclasses.replace(config, layers=1))
+    shallow.load_state_dict(deep.state_dict(), strict=False)
+    torch.nn.init.zeros_(deep.layers[1].to_out.weight)
+    torch.nn.init.zeros_(deep.layers[1].to_out.bias)
+    x = torch.randint(3, (2, *config.axes, config.channels))
+    torch.testing.assert_close(deep(x), shallow(x), atol=1e-12, rtol=0)

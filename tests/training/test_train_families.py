@@ -14,6 +14,7 @@ from axial import ConfigError, TrainConfig
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
 from axial.models.local_config import Local1dConfig, Local2dConfig
+from axial.models.pixelcnn_config import GatedPixelCnnConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.training.config import Recipe
 
@@ -21,6 +22,9 @@ SMALL = {"axes": (4, 4), "channels": 2, "values": 5, "classes": 2, "width": 8, "
 CONFIGS = {
     "full": FullConfig(layers=1, dropout=0.1, **SMALL),
     "strided": StridedConfig(layers=2, dropout=0.1, **SMALL),
+    "gated-pixelcnn": GatedPixelCnnConfig(
+        layers=2, dropout=0.1, **{k: v for k, v in SMALL.items() if k != "heads"}
+    ),
     "local-1d": Local1dConfig(layers=1, block=5, dropout=0.1, **SMALL),
     "local-2d": Local2dConfig(layers=1, block=(2, 4), flange=(1, 2), dropout=0.1, **SMALL),
 }

@@ -198,7 +198,7 @@ class Sizes:
     heads: int | None = None
     """Attention heads."""
     layers: int | None = None
-    """Blocks of a family that is one stack of them: full, strided, local-1d, local-2d."""
+    """Blocks of a family that is one stack of them, such as full and strided."""
     encoder_layers: int | None = None
     """Blocks of the channel encoder."""
     decoder_layers: tuple[int, ...] | None = None

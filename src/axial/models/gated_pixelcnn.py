@@ -89,8 +89,7 @@ class GatedLayer(nn.Module):
 
         Feature f belongs to channel f mod c, in both halves of a gate.
         """
-        width = self.to_out.in_features
-        to = (torch.arange(outputs, device=device) % width % self.channels).unsqueeze(1)
+        to = (torch.arange(outputs, device=device) % self.channels).unsqueeze(1)
         of = torch.arange(inputs, device=device) % self.channels
         return (of <= to if same else of < to).to(self.to_out.weight.dtype)
 
