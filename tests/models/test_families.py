@@ -255,6 +255,8 @@ def test_what_cannot_work_is_refused(kind, settings, message):
         (Local2dConfig, {"block": (3, 6)}, "but 2 rows do not split into 3"),
         (Local2dConfig, {"block": 4}, "block is 4: give rows, and elements of a row"),
         (Local2dConfig, {"axes": (2, 3, 4)}, "local-2d is for pictures"),
+        (Local2dConfig, {"flange": (3, 1)}, r"flange is \(3, 1\): the picture has \(2, 6\)"),
+        (Local1dConfig, {"layers": 5000}, "number of layers is 5000: use at most 4096"),
         (GatedPixelCnnConfig, {"axes": (2, 3, 4)}, "a PixelCNN is for pictures"),
         (GatedPixelCnnConfig, {"kernel": 4}, "kernel is 4: use an odd number"),
         (GatedPixelCnnConfig, {"width": 7}, "width 7 does not split into 2 channels"),
@@ -264,6 +266,8 @@ def test_what_cannot_work_is_refused(kind, settings, message):
 )
 def test_blocks_and_kernels_that_cannot_be_are_refused(kind, settings, message):
     settings = {"axes": (2, 3), "block": (2, 3)} | settings
+    if kind is Local2dConfig:
+        settings = {"flange": (1, 1)} | settings
     if message is None:
         assert kind(**LOCAL | settings).given_steps == 1
         return

@@ -74,7 +74,7 @@ def test_both_shifts_are_the_authors(grid, block):
     for shift, kind in (("block", "2d"), ("order", "nd")):
         if (recorded := MASKS.get(f"shift_{kind}_{name}")) is None:
             continue
-        config = Local2dConfig(axes=grid, block=block, shift=shift, **SMALL)
+        config = Local2dConfig(axes=grid, block=block, flange=(1, 1), shift=shift, **SMALL)
         model = ImageTransformer2d(config)
         order = config.order()
         numbers = 1.0 + torch.arange(config.length).view(1, -1, 1)[:, order]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from axial.errors import ConfigError
-from axial.shape import MOST_ELEMENTS, MOST_VALUES, DataShape
+from axial.shape import MOST_ELEMENTS, MOST_LAYERS, MOST_VALUES, DataShape
 from axial.validation import as_float, as_integer, as_lengths, from_json
 
 Places = NDArray[np.int64]
@@ -61,6 +61,7 @@ class FamilyConfig:
         for name, least in (_LEAST | self.least).items():
             put(name, as_integer(name, getattr(self, name), at_least=least))
         check_most("values", self.values, MOST_VALUES)
+        check_most("number of layers", getattr(self, "layers", 1), MOST_LAYERS)
         check_most("axes times channels", math.prod(self.axes) * self.channels, MOST_ELEMENTS)
         for name in self.rates:
             put(name, as_float(name, getattr(self, name)))

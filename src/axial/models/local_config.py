@@ -153,6 +153,8 @@ class Local2dConfig(LocalConfig):
                     f"block is {self.block}, but {length} {what} do not split into {part} each: "
                     f"use a divisor"
                 )
+        if any(part > length for length, part in zip(self.grid, self.flange, strict=True)):
+            raise ConfigError(f"flange is {self.flange}: the picture has {self.grid} elements")
         self.check_given_is_prefix("a picture in rectangles", "use local-1d")
 
     def order(self) -> Places:

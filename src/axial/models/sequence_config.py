@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from axial.errors import ConfigError
-from axial.models.family_config import FamilyConfig, check_heads, check_most
-from axial.shape import MOST_LAYERS
+from axial.models.family_config import FamilyConfig, check_heads
 from axial.validation import as_float, as_integer, check_choice
 
 Pattern = Literal["full", "strided", "local"]
@@ -31,7 +30,6 @@ class FullConfig(FamilyConfig):
         super().__post_init__()
         object.__setattr__(self, "qk_ratio", as_float("qk_ratio", self.qk_ratio))
         check_heads(self.width, self.heads)
-        check_most("number of layers", self.layers, MOST_LAYERS)
         narrow = self.width * self.qk_ratio
         if not (0 < narrow < math.inf) or narrow % self.heads:
             raise ConfigError(
