@@ -170,7 +170,9 @@ def test_a_model_saved_while_it_is_read_is_read_again(folder, monkeypatch):
 
 def test_names_changed_in_a_folder_are_on_the_disk_when_it_is_saved(folder, monkeypatch):
     flushed = []
-    monkeypatch.setattr(checkpoint, "flush", lambda path: flushed.append((path, names(folder))))
+    monkeypatch.setattr(
+        "axial.system.files.flush", lambda path: flushed.append((path, names(folder)))
+    )
     save(tiny_model(FOUND, seed=9), folder)
     place, there = flushed[-1]
     assert place == folder and "config.json.pending" not in there

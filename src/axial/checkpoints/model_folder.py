@@ -74,11 +74,8 @@ def _exchange(folder: Path, weights: dict[str, Tensor], mark: str, config: str) 
     for name in (_WEIGHTS, _CONFIG):
         if (folder / name).is_dir():
             raise IsADirectoryError(f"{name} is a folder there")
+    _clean_up(folder)
     with scratch_folder(folder / _WEIGHTS) as scratch:
-        with suppress(CheckpointError):  # there is no model yet, or a damaged one
-            old = read_tensors(folder / _WEIGHTS)[1].get("fingerprint")
-            if _read_config(folder, old)[1] == old:
-                complete(folder / _CONFIG)  # of a `save` that died
         save_file(weights, scratch / _WEIGHTS, metadata={"fingerprint": mark})
         (scratch / _CONFIG).write_text(config)
         commit(scratch, folder / _WEIGHTS, folder / _CONFIG)
@@ -87,10 +84,20 @@ def _exchange(folder: Path, weights: dict[str, Tensor], mark: str, config: str) 
 def check_new(folder: Path) -> None:
     """Refuse a place that holds anything, but for what a `save` that died has left there."""
     with suppress(OSError):
-        if folder.is_dir() and not is_model(folder):
-            remove_dead(folder / _WEIGHTS)
-            pending(folder / _CONFIG).unlink(missing_ok=True)
+        remove_dead(folder)
+        _clean_up(folder)
     check_free(folder)
+
+
+def _clean_up(folder: Path) -> None:
+    """Finish, or forget, what a `save` that died has left."""
+    waiting = pending(folder / _CONFIG)
+    if not remove_dead(folder / _WEIGHTS) and waiting.is_file():
+        with suppress(CheckpointError):  # there is no model, or a damaged one
+            mark = read_tensors(folder / _WEIGHTS)[1].get("fingerprint")
+            if read_json(waiting).get("fingerprint") == mark:
+                complete(folder / _CONFIG)
+        waiting.unlink(missing_ok=True)
 
 
 def load(
