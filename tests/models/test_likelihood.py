@@ -39,18 +39,21 @@ def test_bits_are_the_sum_of_single_conditional_terms(name):
     found = VARIANTS[name]
     model = tiny_model(found)
     x, label, context = random_input(found, 2)
-    sequence, known = order(found), given(found).flatten()
-    total = torch.zeros(2, dtype=torch.float64)
-    for place, element in enumerate(sequence.tolist()):
-        if known[element]:
-            continue
-        hidden = x.clone().view(2, -1)
-        later = [e for e in sequence[place:].tolist() if not known[e]]
-        hidden[:, later] = (hidden[:, later] + 1) % found.values
-        logits = model(hidden.view_as(x), label, context).flatten(1, -2)[:, element]
-        value = x.view(2, -1)[:, element]
-        total -= logits.log_softmax(-1)[torch.arange(2), value] / math.log(2)
-    torch.testing.assert_close(bits(model, x, label, context), total, rtol=0, atol=1e-10)
+    known = given(found).flatten()
+    free = torch.tensor([e for e in order(found).tolist() if not known[e]])
+    hidden = x.flatten(1).repeat(len(free), 1, 1)
+    for place in range(len(free)):
+        hidden[place, :, free[place:]] += 1
+    hidden = (hidden % found.values).view(-1, *x.shape[1:])
+    label, context = (
+        None if t is None else t.repeat(len(free), *(1,) * (t.ndim - 1)) for t in (label, context)
+    )
+    logits = model(hidden, label, context).flatten(1, -2).unflatten(0, (len(free), 2))
+    terms = logits[torch.arange(len(free)), :, free].log_softmax(-1)  # (place, example, value)
+    values = x.flatten(1)[:, free].T.unsqueeze(-1)
+    total = -terms.gather(-1, values).sum((0, 2)) / math.log(2)
+    found_bits = bits(model, x, *(None if t is None else t[:2] for t in (label, context)))
+    torch.testing.assert_close(found_bits, total, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -21,10 +21,13 @@ from axial.models.causal import order
 from axial.sampling.noise import gumbel
 
 METHODS = ["cached", "semi-parallel", "naive"]
+FEW = ["1d", "2d-rows", "2d-columns-labels", "2d-given-both", "2d-lstm", "3d-channels"]
 
 
-@pytest.mark.parametrize("method", ["cached", "semi-parallel"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*((name, "cached") for name in VARIANTS), *((name, "semi-parallel") for name in FEW)],
+)
 def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name, method):
     found = VARIANTS[name]
     model = tiny_model(found)
@@ -40,7 +43,7 @@ def test_each_value_is_the_argmax_of_its_own_logits_and_noise(name, method):
     assert torch.equal(x, draw(model, 3, temperature=0.7, noise=noise, method=method, **known))
 
 
-@pytest.mark.parametrize("name", ENUMERABLE)
+@pytest.mark.parametrize("name", [*FEW, "2d-stacked-clip", "4d-channels"])
 def test_every_method_draws_the_same_picture(name):
     found = ENUMERABLE[name]
     model = tiny_model(found)

@@ -1,9 +1,7 @@
 """`axial sample` and `axial complete`, end to end in a temporary folder."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -16,7 +14,6 @@ from PIL import Image
 
 import axial.sampling.draw
 from axial import draw
-from axial.cli.main import main
 from axial.errors import DataError
 from axial.media.moving import write_moving
 
@@ -135,21 +132,6 @@ def test_a_trace_ends_with_the_picture_and_begins_without(checkpoints, tmp_path)
         last = np.asarray(moving.convert("L"))
     sheet = np.asarray(Image.open(tmp_path / "a.png").convert("L"))
     assert np.abs(last.astype(int) - sheet).max() < 10
-
-
-def test_two_ranks_write_the_files_of_one(checkpoints, tmp_path):
-    """With three batches, so that one rank has more than the other."""
-    request = ["sample", str(checkpoints / "colour"), "--count", "5", "--batch", "2"]
-    request += ["--device", "cpu"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    main([*request, "--out", str(tmp_path / "one" / "a.npy")])
-    command = [*launch, "-m", "axial", *request, "--out", str(tmp_path / "two" / "a.npy")]
-    subprocess.run(command, check=True, capture_output=True, env=environment, timeout=300)
-    for name in ("a.npy", "a.npy.json"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 @pytest.fixture(scope="module")

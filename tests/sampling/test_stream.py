@@ -27,7 +27,7 @@ def lines_missing(found, given):
     return int((given.flatten(1)[:, lines_of(found)] < 0).any(0).any(1).sum())
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "labels" not in name])
 def test_items_are_what_there_is_after_each_line_and_the_last_is_the_drawing(name):
     found = VARIANTS[name]
     model, known = tiny_model(found), request_for(found, 3)
