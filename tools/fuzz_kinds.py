@@ -5,6 +5,7 @@ returns the file to damage; and one that reads that file to data that can be com
 """
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable
 from contextlib import chdir
@@ -82,7 +83,20 @@ def _write_packed(folder: Path) -> Path:
     return folder / "x.npy"
 
 
-@kind("description", packed, checksum=True)
+def _in_json(data: bytes, damage: Damage) -> bytes:
+    """Of a JSON file that carries the checksum of all else it says."""
+    said = json.loads(data)
+    del said["checksum"]
+    text = damage(json.dumps(said, indent=2).encode())
+    try:
+        said = json.loads(text)
+        mark = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        return json.dumps(said | {"checksum": mark}).encode()
+    except (ValueError, TypeError, RecursionError):
+        return text
+
+
+@kind("description", packed, checksum=True, inside=_in_json)
 def _(folder: Path) -> Path:
     return _write_packed(folder).with_name("x.json")
 
@@ -133,7 +147,7 @@ def run(path: Path, scratch: Path) -> Any:
     return *told, state, held, fingerprint(load(folder)), fingerprint(load(folder, weights="raw"))
 
 
-@kind("run", run)
+@kind("run", run, checksum=True, inside=_in_json)
 def _write_run_folder(folder: Path) -> Path:
     data = {"title": "toy", "source": "toy.npy", "reading": {}, "file": "toy.npy", "examples": 12}
     data |= {"sha256": "0" * 64, "labels": "1" * 64, "stack_frames": False, "names": ["a", "b"]}
