@@ -202,3 +202,19 @@ def test_what_the_library_fetched_is_read_as_tables_are(tmp_path):
     found = list(hub._records("name", table, "image", "label", None))
     assert [record.label for record in found] == [2, 0, 1]
     assert np.array_equal([Decoder(ReadOptions())(record)[0] for record in found], x)
+
+
+def test_tables_that_unpack_to_much_are_refused_before_they_are_unpacked(tmp_path):
+    kind = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    table = pyarrow.table({"image": pyarrow.array([{"bytes": bytes(1 << 26), "path": None}], kind)})
+    (tmp_path / "arrow").mkdir()
+    (tmp_path / "parquet").mkdir()
+    many = pyarrow.concat_tables([table] * 5)
+    how = {"use_dictionary": False, "compression": "zstd"}
+    pyarrow.parquet.write_table(many, tmp_path / "parquet" / "a.parquet", **how)
+    assert "as no pictures do" in refused(tmp_path / "parquet", tmp_path)
+    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    path = tmp_path / "arrow" / "a.arrow"
+    with pyarrow.ipc.new_stream(path, table.schema, options=options) as file:
+        file.write(table)
+    assert "packed batches" in refused(tmp_path / "arrow", tmp_path)

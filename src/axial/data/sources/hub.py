@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,12 +23,14 @@ from axial.data.sources.archives import DAMAGE, damaged, told
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import Decoder
 from axial.data.sources.pictures import OPTIONS, changes, files_below
-from axial.data.sources.record import Record, Source, choose_split, natural
+from axial.data.sources.record import Record, Source, choose_split, natural, rows_per_chunk
 from axial.errors import DataError
 from axial.shape import MOST_VALUES
 
 _ROWS = 64
 _LARGEST_JSON = 1 << 24
+_SMALL, _TIGHTEST = 1 << 28, 64
+"""Bytes that a group of rows may unpack to in any case, and how often those it is packed in."""
 _BUILDERS = {"parquet", "arrow", "imagefolder"}
 _SPLIT = re.compile(r"(?<![a-z])(train|test|validation|valid|val|dev)(?![a-z])")
 
@@ -163,9 +166,48 @@ def _open_file(path: Path) -> tuple[Any, Callable[[list[str]], Iterator[Any]]]:
 
     if path.suffix == ".parquet":
         file = pyarrow.parquet.ParquetFile(path, memory_map=True)
-        return file.schema_arrow, lambda columns: file.iter_batches(_ROWS, columns=columns)
-    reader = pyarrow.ipc.open_stream(pyarrow.memory_map(str(path)))
+        rows = _rows_at_once(path, file.metadata)
+        return file.schema_arrow, lambda columns: file.iter_batches(rows, columns=columns)
+    mapped = pyarrow.memory_map(str(path))
+    for message in pyarrow.ipc.MessageReader.open_stream(mapped):
+        if message.type == "dictionary" or _is_packed(message):
+            raise ValueError("packed batches, or dictionaries, which the library does not write")
+    mapped.seek(0)
+    reader = pyarrow.ipc.open_stream(mapped)
     return reader.schema, lambda columns: (batch.select(columns) for batch in reader)
+
+
+def _rows_at_once(path: Path, metadata: Any) -> int:
+    """How many rows of a Parquet file to unpack together, if it is not packed too tightly."""
+    most = 1
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = [group.column(i) for i in range(group.num_columns)]
+        packed = sum(column.total_compressed_size for column in columns)
+        size = sum(column.total_uncompressed_size for column in columns)
+        if size > max(_SMALL, _TIGHTEST * packed):
+            raise DataError(
+                f"{path}: unpacks to {size:,} bytes from {packed:,}, as no pictures do; do not "
+                f"trust it"
+            )
+        most = max(most, size // max(1, group.num_rows))
+    return min(_ROWS, rows_per_chunk(most))
+
+
+def _is_packed(message: Any) -> bool:
+    """Whether a message of the Arrow format, a FlatBuffer, says how its batch is compressed."""
+    data = message.metadata.to_pybytes()
+
+    def field(table: int, number: int) -> int:
+        """Where a field of a table stands; 0 where it has none."""
+        (back,) = struct.unpack_from("<i", data, table)
+        length, *offsets = struct.unpack_from(f"<H2x{number + 1}H", data, table - back)
+        return table + offsets[number] if length > 4 + 2 * number and offsets[number] else 0
+
+    def follow(place: int) -> int:
+        return place + int(struct.unpack_from("<I", data, place)[0])
+
+    header = field(follow(0), 2)
+    return message.type == "record batch" and bool(header and field(follow(header), 3))
 
 
 def _libraries(what: str) -> Any:
@@ -245,22 +287,28 @@ def _records(
     """Pictures, or with `options` arrays; a damaged file ends them."""
     number = 0
     try:
-        for batch in table.batches([column, label] if label else [column]):
-            batch.validate(full=True)
-            for row in batch.to_pylist():
-                found = row[label] if label else None
-                found = found if isinstance(found, int) else None
-                where = f"{what}: row {number}"
-                try:
-                    if options is None:
-                        yield Record(where, _picture(table, row[column], where), found)
-                    else:
-                        yield Record(where, _array(row[column], where, options.values), found)
-                except DataError as error:
-                    yield error
-                number += 1
+        for row in _rows(table.batches([column, label] if label else [column])):
+            found = row[label] if label else None
+            found = found if isinstance(found, int) else None
+            where = f"{what}: row {number}"
+            try:
+                if options is None:
+                    yield Record(where, _picture(table, row[column], where), found)
+                else:
+                    yield Record(where, _array(row[column], where, options.values), found)
+            except DataError as error:
+                yield error
+            number += 1
     except (*DAMAGE, KeyError, TypeError) as error:
         yield damaged(f"{what}: row {number}", error)
+
+
+def _rows(batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        batch.validate(full=True)
+        step = min(_ROWS, rows_per_chunk(batch.nbytes // max(1, batch.num_rows)))
+        for start in range(0, batch.num_rows, step):
+            yield from batch.slice(start, step).to_pylist()
 
 
 def _picture(table: _Table, cell: Any, where: str) -> bytes | str:
