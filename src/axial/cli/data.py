@@ -7,6 +7,7 @@ import tyro
 
 from axial.cli.parsing import Count, File, Switch, Switches
 from axial.data.sources.options import ReadOptions
+from axial.system.terminal import printable
 
 
 def data(
@@ -35,7 +36,8 @@ def data(
         check_apart(preview, source)
         check_preview(preview, overwrite=overwrite)
     report = pack(source, out, reading, workers=workers, progress=True, overwrite=overwrite)
-    print(report, file=sys.stderr)
+    print(printable(report), file=sys.stderr)
     if preview:
         write_preview(preview, report.packed)
-    print(f"{out}: {report.packed.description.title}, {len(report.packed):,} examples")
+    title = report.packed.description.title
+    print(printable(f"{out}: {title}, {len(report.packed):,} examples"))

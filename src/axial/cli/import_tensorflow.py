@@ -8,6 +8,7 @@ import tyro
 
 from axial.cli.parsing import Count
 from axial.models.describe import describe
+from axial.system.terminal import printable
 
 
 def import_(
@@ -33,4 +34,4 @@ def import_(
     model = load_tensorflow(folder, heads=heads, channels=channels, ema=weights == "ema")
     save(model, out)
     print(describe(model.config), file=sys.stderr)
-    print(f"{out}: {weights} weights of {folder}, fingerprint {fingerprint(model)}")
+    print(printable(f"{out}: {weights} weights of {folder}, fingerprint {fingerprint(model)}"))

@@ -11,6 +11,7 @@ from axial.errors import ConfigError
 from axial.models.describe import describe
 from axial.presets import PRESETS
 from axial.shape import DataShape
+from axial.system.terminal import printable
 from axial.validation import unknown_name
 
 
@@ -51,7 +52,7 @@ def info(
         from axial.data.packed import open_packed
         from axial.data.statistics import survey
 
-        print(survey(open_packed(what), open_packed(duplicates) if duplicates else None))
+        print(printable(survey(open_packed(what), open_packed(duplicates) if duplicates else None)))
     elif _exists(what) or shipped_folder(what) is not None:
         print("\n\n".join(_loaded(what)))
     else:

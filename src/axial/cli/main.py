@@ -22,6 +22,7 @@ from axial.cli.parsing import parse, postponed
 from axial.cli.sample import sample
 from axial.cli.train import train
 from axial.errors import AxialError, is_out_of_memory
+from axial.system.terminal import printable
 from axial.validation import unknown_name
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -52,7 +53,7 @@ def main(args: Sequence[str] | None = None) -> None:
         _dispatch(args)
         sys.stdout.flush()
     except AxialError as error:
-        sys.exit(f"axial: {' '.join(str(error).splitlines())}")
+        sys.exit(f"axial: {printable(' '.join(str(error).splitlines()))}")
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -77,7 +78,7 @@ def _dispatch(args: Sequence[str] | None) -> None:
         print(f"axial {axial.__version__}")
     elif name not in COMMANDS:
         what = unknown_name(name, COMMANDS) if args else "name a command"
-        print(f"{_overview()}\n\naxial: {what}", file=sys.stderr)
+        print(f"{_overview()}\n\naxial: {printable(what)}", file=sys.stderr)
         sys.exit(2)
     else:
         command = COMMANDS[name]

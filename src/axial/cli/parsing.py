@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
+from axial.system.terminal import printable
 from axial.validation import unknown_name
 
 _T = TypeVar("_T")
@@ -72,7 +73,8 @@ def parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any 
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             read(what, ["--help"], name, **how)
         flags = sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
-        print(f"axial {name}: {unknown_name(unknown[0], flags, brief=True)}", file=sys.stderr)
+        line = printable(unknown_name(unknown[0], flags, brief=True))
+        print(f"axial {name}: {line}", file=sys.stderr)
         sys.exit(2)
     return found
 
@@ -111,5 +113,5 @@ def _refuse(event: Any) -> None:
             line = f"{flag}: {' '.join(event.message.split())}"
         case _:
             return
-    print(f"{event.prog}: {line}; --help tells more", file=sys.stderr)
+    print(f"{event.prog}: {printable(line)}; --help tells more", file=sys.stderr)
     sys.exit(2)

@@ -12,6 +12,7 @@ from axial.data.sources.options import ReadOptions
 from axial.errors import ConfigError
 from axial.models.config import Sizes
 from axial.presets import PRESETS, preset_named
+from axial.system.terminal import printable
 from axial.training.config import TrainConfig
 
 
@@ -61,7 +62,7 @@ def train(args: Sequence[str]) -> None:
         run, packed = open_run(plan, folder, team, resume=flags.resume is not None)
         outcome = train(run, packed, team, parallel=flags.parallel, tensorboard=flags.tensorboard)
     if team.is_rank0:
-        print(outcome.line(run.folder))
+        print(printable(outcome.line(run.folder)))
     if outcome.signal is not None:
         sys.exit(128 + outcome.signal)
 

@@ -30,6 +30,7 @@ from axial.models.protocol import Model
 from axial.system.files import check_apart, check_place, errors_of, replacing, resolved
 from axial.system.progress import counting
 from axial.system.ranks import ranks, usable
+from axial.system.terminal import printable
 from axial.validation import Weights
 
 _DRAWN = 8
@@ -181,14 +182,12 @@ def _write(
         frames = packed.shape.frames or model.config.data.stacked_frames
         write_png(config.map, bit_map(x.numpy(), where, values=packed.shape.values, frames=frames))
     if found.trained_on is not None:
-        print(
-            f"warning: trained on the version {found.trained_on}, scored on "
-            f"{found.data.version}: not comparable with other results on either",
-            file=sys.stderr,
-        )
+        line = f"warning: trained on the version {found.trained_on}, scored on "
+        line += f"{found.data.version}: not comparable with other results on either"
+        print(printable(line), file=sys.stderr)
     for new in written:
-        print(f"{new}: written", file=sys.stderr)
-    print(found, flush=True)
+        print(printable(f"{new}: written"), file=sys.stderr)
+    print(printable(found), flush=True)
     if config.partial is not None:
         with errors_of(config.partial):
             config.partial.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ from axial.sampling.sample import Sampler, Trace, blank
 from axial.shape import DataShape
 from axial.system.files import check_apart
 from axial.system.ranks import ranks
+from axial.system.terminal import printable
 
 
 def continue_(
@@ -73,7 +74,8 @@ def continue_(
             about = sampler.about() | data | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x))
             examples = f"{len(originals)} example{'s' * (len(originals) > 1)}"
-            print(f"{out}: {examples}, {how.count} continuation{'s' * (how.count > 1)} of each")
+            each = f"{how.count} continuation{'s' * (how.count > 1)} of each"
+            print(printable(f"{out}: {examples}, {each}"))
 
 
 class _Task:

@@ -28,6 +28,7 @@ from axial.shape import DataShape
 from axial.system.files import check_place, resolved
 from axial.system.progress import counting
 from axial.system.ranks import Ranks, ranks
+from axial.system.terminal import printable
 
 _BATCH_CPU, _BATCH = 16, 64
 _SHOWN, _FRAMES = 16, 100
@@ -60,7 +61,7 @@ def sample(
         if team.is_rank0:
             output.write(x, sampler.about())
             frames.write()
-            print(f"{out}: {how.count} drawn, batch {sampler.batch}, seed {how.seed}")
+            print(printable(f"{out}: {how.count} drawn, batch {sampler.batch}, seed {how.seed}"))
 
 
 def blank(count: int, shape: DataShape) -> Array:

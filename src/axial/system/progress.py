@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from axial.system.terminal import printable
+
 LINE_SECONDS = 10.0
 """From one line to the next, where there is no terminal to draw on."""
 
@@ -64,6 +66,7 @@ class Display:
 
     def show(self, count: int, text: str, *, now: bool = False) -> None:
         """Say how far it is: on a pipe with the time left, and not often unless `now`."""
+        text = printable(text)
         if self._bar:
             self._bar.update(0, completed=count, total=self.total, description=text)
         elif now or time.monotonic() - self._spoken >= LINE_SECONDS:
@@ -76,6 +79,7 @@ class Display:
         """Tell something that stays on the screen."""
         if self._silent:
             return
+        text = printable(text)
         with self._speaking():
             if self._bar:
                 self._bar.console.print(text, markup=False, highlight=False)

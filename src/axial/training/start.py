@@ -32,6 +32,7 @@ from axial.models.families import family_of, read_config
 from axial.models.family_config import FamilyConfig
 from axial.system.files import LOCK, folders_above, remove_dead, resolved, scratch_folder
 from axial.system.ranks import Ranks
+from axial.system.terminal import printable
 from axial.training.config import Preset, Recipe, TrainConfig
 
 
@@ -73,7 +74,7 @@ def open_run(plan: Plan, folder: Path, ranks: Ranks, *, resume: bool = False) ->
     run, packed = ranks.rank0_first(lambda: how(plan, folder, ranks))
     if ranks.is_rank0:
         with suppress(OSError):  # a run needs no one who listens
-            print(run, file=sys.stderr)
+            print(printable(run), file=sys.stderr)
     return run, packed
 
 

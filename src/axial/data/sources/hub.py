@@ -26,6 +26,7 @@ from axial.data.sources.pictures import OPTIONS, changes, files_below
 from axial.data.sources.record import Record, Source, choose_split, natural, rows_per_chunk
 from axial.errors import DataError
 from axial.shape import MOST_VALUES
+from axial.system.terminal import printable
 
 _ROWS = 64
 _LARGEST_JSON = 1 << 24
@@ -224,7 +225,7 @@ def _remote(what: str) -> _Parts:
     """The splits of a data set by name, fetched by the library if it keeps tables or pictures."""
     datasets = _libraries(what)
     datasets.disable_progress_bars()
-    print(f"{what}: no such file or folder; asking Hugging Face ...", file=sys.stderr)
+    print(printable(f"{what}: no such file or folder; asking Hugging Face ..."), file=sys.stderr)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
     try:
         builder = datasets.load_dataset_builder(what)
