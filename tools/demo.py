@@ -46,7 +46,7 @@ def demo(folder: Path) -> str:
         axial_command(["evaluate", str(folder), *written])
     found = json.loads(result.read_text())
     test = folder / "test.npy"
-    packed = axial.pack("digits", test, axial.ReadOptions(split="test")).packed
+    packed = axial.pack("digits", test, axial.ReadOptions(split="test"), overwrite=True).packed
     rows = {
         "this model": found["bits_per_dim"],
         "every value alike": math.log2(packed.shape.values),
