@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 
 import formats
 import numpy as np
@@ -11,7 +12,7 @@ from packed_arrays import write
 from small_runs import ALONE, TINY, plan
 
 from axial.cli.main import main
-from axial.system.files import open_file, remove_dead, replacing, scratch_folder
+from axial.system.files import open_file, remove_dead, replacing, scratch_folder, temporary_folder
 from axial.training.start import create
 
 
@@ -57,6 +58,21 @@ def test_what_the_dead_left_goes_and_what_the_living_have_stays(tmp_path):
     assert names(tmp_path) == ["a.txt"]
     for end in (reader, writer):
         os.close(end)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_temporary_folder_of_a_killed_command_goes_with_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if not (child := os.fork()):
+        with temporary_folder() as folder:
+            (folder / "data.npy").write_text("large")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (left,) = names(tmp_path)
+    with temporary_folder() as folder:
+        assert names(tmp_path) == [folder.name] != [left]
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert names(tmp_path) == []
 
 
 def test_links_under_the_names_of_scratch_files_are_not_followed(tmp_path):

@@ -5,7 +5,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,14 @@ from axial.media.maps import bit_map
 from axial.media.sheets import check_preview, write_png
 from axial.models.likelihood import element_bits
 from axial.models.protocol import Model
-from axial.system.files import check_apart, check_place, errors_of, replacing, resolved
+from axial.system.files import (
+    check_apart,
+    check_place,
+    errors_of,
+    replacing,
+    resolved,
+    temporary_folder,
+)
 from axial.system.progress import counting
 from axial.system.ranks import ranks, usable
 from axial.system.terminal import printable
@@ -55,13 +61,13 @@ def evaluate(
     folder = None
     if isinstance(model, str | Path):
         folder, model = model, load(model, device=usable(device), weights=weights)
-    with TemporaryDirectory(prefix="axial-") as scratch:
+    with temporary_folder() as scratch:
         if isinstance(data, Packed):
             packed = data
         elif isinstance(data, str | Path | None):
-            packed = _open(folder, data, ReadOptions(), Path(scratch))
+            packed = _open(folder, data, ReadOptions(), scratch)
         else:
-            path, classes = Path(scratch) / "data.npy", model.config.classes or None
+            path, classes = scratch / "data.npy", model.config.classes or None
             packed = pack_array(data, path, labels=label, classes=classes)
         names = None if folder is None else class_names(folder)
         found = score(model, conform(packed, model.config.data, names), **how)
@@ -74,13 +80,13 @@ def report(
 ) -> None:
     """Score, write what was asked for, then print the result in one line."""
     _check_outputs(config)
-    with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
+    with ranks(device) as team, temporary_folder() as scratch:
         model = load(checkpoint, device=team.device, weights=config.weights)
         packed = _open(
             checkpoint,
             config.data,
             reading,
-            Path(scratch),
+            scratch,
             workers=None if team.count == 1 else 1,
             progress=team.is_rank0,
             limit=config.limit,

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from axial.sampling.config import CompleteConfig, SampleConfig
 from axial.sampling.extend import Sliding, prolong
 from axial.sampling.sample import Sampler, Trace, blank
 from axial.shape import DataShape
-from axial.system.files import check_apart
+from axial.system.files import check_apart, temporary_folder
 from axial.system.ranks import ranks
 from axial.system.terminal import printable
 
@@ -40,12 +39,12 @@ def continue_(
     reading: ClipOptions,
 ) -> None:
     """Complete examples of a source, and write them beside the originals."""
-    with ranks(device) as team, TemporaryDirectory(prefix="axial-") as scratch:
+    with ranks(device) as team, temporary_folder() as scratch:
         sampler = Sampler(checkpoint, how, team)
         task = _Task(sampler.model.config, what, labels=how.label is None)
         check_apart(out, source)
         output = Output(out, task.result, overwrite=how.overwrite)
-        packed = task.open(source, Path(scratch), reading, class_names(checkpoint))
+        packed = task.open(source, scratch, reading, class_names(checkpoint))
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
         missing = blank(len(originals) * how.count, task.result)

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
@@ -114,6 +115,14 @@ def scratch_folder(
                 break
         if remove_dead(path, within=within, but=folder) and alone:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        yield folder
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for as long as a command runs; one that was killed loses its own to the next."""
+    with scratch_folder(Path(tempfile.gettempdir()) / "axial") as folder:
+        folder.chmod(0o700)
         yield folder
 
 
