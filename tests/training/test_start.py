@@ -100,6 +100,30 @@ def test_what_a_start_that_was_killed_left_goes_with_the_next_and_a_living_one_i
     assert {path.name for path in out.iterdir()} - {".lock"} == {"data", "run.json"}
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_links_under_the_names_of_scratch_folders_are_not_followed(tmp_path, there):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("keep")
+    out = tmp_path / "runs" / "run"
+    out.parent.mkdir()
+    for name in (".run-unfinished", ".run-unfinished-0", ".run-unfinished-0123abcd"):
+        (out.parent / name).symlink_to(mine)
+    if there:
+        out.mkdir()
+    train(*create(plan(), out, ALONE), ALONE)
+    for name in (
+        ".run-unfinished",
+        ".step-00000009-unfinished-0123abcd",
+        ".removing-step-00000009",
+    ):
+        (out / name).symlink_to(mine)
+        (out / "checkpoints" / name).symlink_to(mine)
+    train(Run(out), open_again(Run(out)), ALONE)
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+    assert (mine / "thesis.txt").read_text() == "keep" and Run(out).newest()[0]["step"] == 6
+
+
 def test_an_empty_folder_stays_empty_where_a_run_cannot_be_created(tmp_path):
     assert "give --data" in fails("train", "cifar10", "--out", tmp_path)
     assert not list(tmp_path.iterdir())
