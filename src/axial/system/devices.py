@@ -1,6 +1,7 @@
 """What a device can run, and how exactly it computes."""
 
 import importlib.util
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,13 @@ def runs_triton(device: torch.device) -> bool:
         and torch.cuda.get_device_capability(device) >= (8, 0)
         and importlib.util.find_spec("triton") is not None
     )
+
+
+def memory_bytes(device: torch.device) -> int:
+    """All the memory there is."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class _Exact:

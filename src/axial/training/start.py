@@ -30,6 +30,7 @@ from axial.errors import ConfigError, DataError
 from axial.models.config import Sizes
 from axial.models.families import family_of, read_config
 from axial.models.family_config import FamilyConfig
+from axial.system.devices import memory_bytes
 from axial.system.files import LOCK, folders_above, remove_dead, resolved, scratch_folder
 from axial.system.ranks import Ranks
 from axial.system.terminal import printable
@@ -111,6 +112,7 @@ def _write(plan: Plan, out: Path, ranks: Ranks) -> None:
         packed.check()  # what run.json says of the data is true of what is trained on
         model, packed, start = _model(plan, packed)
         plan.training.held_out(len(packed))
+        _check_memory(model, plan.training, ranks)
         write_run(scratch, _about(plan, packed, model, start, scratch))
         _move(scratch, place)
 
@@ -242,6 +244,22 @@ def _model_to_tune(
     start = {"folder": _place(init), "fingerprint": fingerprint(model)}
     dropout = {name: value for name, value in plan.sizes.given.items() if "dropout" in name}
     return replace(config, **dropout), conform(packed, config.data, class_names(init)), start
+
+
+def _check_memory(model: FamilyConfig, training: TrainConfig, ranks: Ranks) -> None:
+    """Refuse what cannot fit, by the least that it takes.
+
+    That is one rank's shards of weights, gradients, EMA weights and a moment in float32, and one
+    layer of features of a micro-batch in bfloat16.
+    """
+    batch = -(-training.batch // (ranks.count * training.grad_accum))
+    needed = 16 * model.parameters() // ranks.count + 2 * batch * model.positions * model.width
+    if needed > (has := memory_bytes(ranks.device)):
+        raise ConfigError(
+            f"training {model.parameters():,} parameters on batches of {training.batch:,} takes "
+            f"{needed / 1e9:,.0f} GB or more, and {ranks.device} has {has / 1e9:,.0f} GB; use a "
+            f"smaller --width, fewer layers, a smaller --batch or --grad-accum"
+        )
 
 
 def _place(checkpoint: Path | str) -> str:
