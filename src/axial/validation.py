@@ -28,11 +28,11 @@ def as_integer(name: str, value: Any, *, at_least: int, below: int = 1 << 31) ->
         number = at_least - 1
     if isinstance(value, bool) or not at_least <= number < below:
         what = f"of at least {at_least}" if number < at_least else f"below {below}"
-        raise ConfigError(f"{name} is {_shown(value)}: use whole numbers {what}")
+        raise ConfigError(f"{name} is {shown(value)}: use whole numbers {what}")
     return number
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value in one line, which may be the contents of a file."""
     return repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]} ..."
 
@@ -41,7 +41,7 @@ def as_lengths(name: str, lengths: Any) -> tuple[int, ...]:
     """One whole number of at least 1 for each axis, as a tuple."""
     if not isinstance(lengths, tuple | list) or len(lengths) > MOST_AXES:
         raise ConfigError(
-            f"{name} is {_shown(lengths)}: give one whole number for each axis, up to {MOST_AXES}"
+            f"{name} is {shown(lengths)}: give one whole number for each axis, up to {MOST_AXES}"
         )
     return tuple(as_integer(name, length, at_least=1) for length in lengths)
 
@@ -53,7 +53,7 @@ def as_float(name: str, value: Any) -> float:
             raise TypeError
         return float(operator.mul(value, 1.0))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise ConfigError(f"{name} is {_shown(value)}: use a number") from error
+        raise ConfigError(f"{name} is {shown(value)}: use a number") from error
 
 
 def as_temperature(value: Any) -> float:
@@ -75,8 +75,8 @@ def check_choices(config: object, **choices: tuple[str | None, ...]) -> None:
 def check_choice(name: str, value: object, known: Sequence[str | None]) -> None:
     """Refuse what is none of some words."""
     if value not in known:
-        shown = ", ".join(choice for choice in known if choice)
-        raise ConfigError(f"{name} is {_shown(value)}: use one of {shown}")
+        words = ", ".join(choice for choice in known if choice)
+        raise ConfigError(f"{name} is {shown(value)}: use one of {words}")
 
 
 def from_json(
@@ -94,7 +94,7 @@ def from_json(
     hints = get_type_hints(kind) if strict else {}
     for name, value in values.items():
         if strict and not _is(value, hints[name]):
-            raise ConfigError(f"{what}: {name} is {_shown(value)}")
+            raise ConfigError(f"{what}: {name} is {shown(value)}")
     try:
         return kind(**values)
     except TypeError as error:

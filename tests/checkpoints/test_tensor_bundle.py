@@ -89,6 +89,10 @@ def test_snappy_as_the_library_compresses_it():
         _uncompress_snappy(packed[:-3])
     with pytest.raises(ValueError, match="outside"):
         _uncompress_snappy(b"\x04\x01\x05")
+    with pytest.raises(ValueError, match="a Snappy block of 8589934592 bytes"):
+        _uncompress_snappy(b"\x80\x80\x80\x80\x20" + bytes(9))
+    with pytest.raises(ValueError, match="instead of 4"):  # it stops where it should have ended
+        _uncompress_snappy(b"\x04\x00a" + b"\xfe\x01\x00" * 1_000_000)
 
 
 def test_a_bundle_is_found_by_folder_state_file_or_path(tmp_path):

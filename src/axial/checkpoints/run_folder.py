@@ -34,11 +34,12 @@ from axial.checkpoints.tensors import (
 )
 from axial.errors import CheckpointError, ConfigError
 from axial.system.files import LOCK, UNFINISHED, locked, remove, replacing, write_text
+from axial.validation import shown
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
 _RUN, _LOG = "run.json", "log.jsonl"
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE, _MOST_STEPS = 1 << 20, 1 << 31
 _TENSORS, _STATE = "training.safetensors", "state.json"
 _NONE = type(None)
 _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -72,10 +73,10 @@ class Run:
             values = self.about[part] if part else self.about
             for name, kind in kinds.items():
                 if name not in values or type(values[name]) not in kind:
-                    return f"for {name!r} is {values.get(name, 'missing')!r}"
+                    return f"for {name!r} is {shown(values.get(name, 'missing'))}"
         source, names = (self.about["data"].get(name) for name in ("source", "names"))
         if type(source) not in (str, _NONE):
-            return f"for its source is {source!r}"
+            return f"for its source is {shown(source)}"
         if names is not None:
             text = isinstance(names, list) and all(isinstance(name, str) for name in names)
             if not text or len(set(names)) < len(names):
@@ -224,7 +225,8 @@ class Run:
             while line := file.readline(_LONGEST_LINE):
                 with suppress(ValueError, RecursionError):  # a crash may cut the last one
                     record = json.loads(line)
-                    if isinstance(record, dict) and type(record.get("step")) is int:
+                    step = record.get("step") if isinstance(record, dict) else None
+                    if type(step) is int and 0 <= step < _MOST_STEPS:
                         found.append(record)
         return found
 

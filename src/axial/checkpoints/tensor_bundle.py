@@ -21,6 +21,9 @@ from axial.system.protobuf import read_fields, read_varint
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _MOST_DIMENSIONS = 8
+_MOST_STATE = 1 << 16
+_MOST_INDEX = 64 << 20
+"""Bytes of an index: enough for half a million variables."""
 _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "bfloat16", 19: "<f2"}
 
 
@@ -53,7 +56,8 @@ def find_bundle(path: Path) -> Path:
     names = sorted(index.stem for index in path.glob("*.index") if index.is_file())
     state = path / "checkpoint"
     if state.is_file():
-        told = re.search(r'(?m)^model_checkpoint_path: "(.*)"', state.read_text("utf-8", "replace"))
+        with state.open(encoding="utf-8", errors="replace") as file:
+            told = re.search(r'(?m)^model_checkpoint_path: "(.*)"', file.read(_MOST_STATE))
         # The path inside is that of the machine it was trained on; only its last part counts.
         if told and Path(told[1]).name in names:
             return path / Path(told[1]).name
@@ -68,6 +72,8 @@ def find_bundle(path: Path) -> Path:
 def read_index(path: Path) -> dict[str, Entry]:
     """Every tensor the bundle lists, by name."""
     try:
+        if path.stat().st_size > _MOST_INDEX:
+            raise CheckpointError(f"{path}: not a TensorFlow checkpoint index, for it is too large")
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
@@ -130,6 +136,8 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 def _uncompress_snappy(data: bytes) -> bytes:
     """Undo Snappy: literals, and copies of what was already written."""
     length, at = read_varint(data, 0)
+    if length > _MOST_INDEX:
+        raise ValueError(f"a Snappy block of {length} bytes")
     out = bytearray()
     while at < len(data):
         tag, kind = data[at] >> 2, data[at] & 3
@@ -148,8 +156,10 @@ def _uncompress_snappy(data: bytes) -> bytes:
         at += wide
         if not 0 < back <= len(out):
             raise ValueError("a Snappy copy points outside the block")
-        for _ in range(size):  # source and target may overlap
-            out.append(out[-back])
+        piece = out[-back:]  # source and target may overlap
+        out += (piece * (size // back + 1))[:size]
+        if len(out) > length:
+            break
     if len(out) != length:
         raise ValueError(f"a Snappy block holds {len(out)} bytes instead of {length}")
     return bytes(out)

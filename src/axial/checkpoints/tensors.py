@@ -34,7 +34,7 @@ def read_tensors(path: Path, *, undo: str = COPY) -> tuple[dict[str, Tensor], di
             tensors = {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
             return tensors, weights.metadata() or {}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path}: damaged or cut short ({reason}); {undo}") from error
 
 

@@ -16,7 +16,7 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, colour in (("loss", "#b0b8c4"), ("validation", "#c03020")):
-        points = [(record["step"], record[name]) for record in log if record.get(name) is not None]
+        points = [(record["step"], record[name]) for record in log if _is_number(record.get(name))]
         if points:
             shown = "training, raw weights" if name == "loss" else "held out, EMA weights"
             axes.plot(
@@ -25,7 +25,7 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
                 label=shown,
                 marker="." * (name == "validation"),
             )
-    settled = sorted(record["loss"] for record in log if record.get("loss") is not None)
+    settled = sorted(record["loss"] for record in log if _is_number(record.get("loss")))
     if len(settled) > 20:  # the first steps would flatten all the rest
         axes.set_ylim(settled[0] - 0.1, settled[int(len(settled) * 0.95)] + 0.1)
     axes.set(xlabel="step", ylabel="bits/dim")
@@ -35,3 +35,8 @@ def write_curve(path: Path | str, log: Sequence[Mapping[str, Any]]) -> bool:
     with errors_of(path), replacing(Path(path)) as scratch:
         figure.savefig(scratch, format="png", dpi=120)
     return True
+
+
+def _is_number(value: object) -> bool:
+    """A log may have been damaged, and a curve shows what is left of it."""
+    return isinstance(value, int | float) and abs(value) < 1e30

@@ -16,6 +16,7 @@ from axial.models.pixelcnn_config import GatedPixelCnnConfig
 from axial.models.protocol import Model
 from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.models.sequence_transformer import FullTransformer, StridedTransformer
+from axial.validation import shown
 
 _KINDS: tuple[tuple[type[Model], type[FamilyConfig]], ...] = (
     (AxialTransformer, ModelConfig),
@@ -39,7 +40,7 @@ def read_config(about: Mapping[str, Any]) -> FamilyConfig:
     name = about.get("family", "axial")
     if not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError(
-            f"family {name!r} is none this version knows ({', '.join(FAMILIES)}); upgrade "
+            f"family {shown(name)} is none this version knows ({', '.join(FAMILIES)}); upgrade "
             f"axial-transformers"
         )
     return _CONFIGS[name].from_json(about["model"])
