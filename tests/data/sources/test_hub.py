@@ -150,9 +150,9 @@ def test_what_save_to_disk_lists_lies_inside_the_folder(tmp_path):
     assert "in: names '../secret/state.json', which is not inside" in refused(
         tmp_path / "in", tmp_path
     )
-    for text in ('{"splits": "a"}', '{"splits": [', "[" * 100_000, "3"):
+    for text in ('{"splits": []}', '{"splits": "a"}', '{"splits": [', "[" * 100_000, "3"):
         (tmp_path / "in" / "dataset_dict.json").write_text(text)
-        assert "dataset_dict.json: " in refused(tmp_path / "in", tmp_path)
+        assert str(tmp_path / "in") in refused(tmp_path / "in", tmp_path)
 
 
 def test_what_lies_in_tars_never_reaches_an_unpickler(tmp_path):
@@ -177,7 +177,7 @@ def test_damaged_tables_are_one_line(tmp_path, form):
     for damaged in (whole[:100], whole[: len(whole) // 2], whole[:-10], bytes(500), b""):
         path.write_bytes(damaged)
         assert str(path.parent) in refused(path.parent, tmp_path)
-    for place in range(0, len(whole), len(whole) // 60):  # some of it only names of the pictures
+    for place in range(0, len(whole), len(whole) // 30):  # some of it only names of the pictures
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         try:
             packed(path.parent, tmp_path, skip_bad=True)

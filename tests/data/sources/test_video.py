@@ -210,23 +210,41 @@ def test_scripts_of_ffmpeg_are_no_videos(tmp_path, script):
         assert "begins as none of the videos" in refused(tmp_path / name, tmp_path, frames=2)
 
 
-def test_a_frame_that_claims_more_pixels_than_any_screen_has_is_refused_at_once(tmp_path):
-    size = struct.pack("<HH", 15_000, 15_000)
-    gif = b"GIF89a" + size + b"\x80\0\0" + bytes(6) + b"!\xf9\x04" + bytes(5)
-    gif += b"," + bytes(4) + size + b"\0\x02\x02\x4c\x01\0;"
-    (tmp_path / "a.gif").write_bytes(gif)
+def packed_apart(path):
+    """What is said of a video in a process of its own, and the most memory it took."""
     code = f"""if True:
         from pathlib import Path
         from axial import AxialError, ReadOptions, pack
         try:
-            pack("{tmp_path}/a.gif", "{tmp_path}/a.npy", ReadOptions(frames=1), workers=1)
+            pack("{path}", "{path}.npy", ReadOptions(frames=1), workers=1)
         except AxialError as error:
             print(error)
         print(*[line for line in Path("/proc/self/status").open() if "VmHWM" in line])"""
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     message, peak, *_ = ended.stdout.splitlines()
+    return message, int(peak.split()[1])
+
+
+def test_a_frame_that_claims_more_pixels_than_any_screen_has_is_refused_at_once(tmp_path):
+    size = struct.pack("<HH", 15_000, 15_000)
+    gif = b"GIF89a" + size + b"\x80\0\0" + bytes(6) + b"!\xf9\x04" + bytes(5)
+    gif += b"," + bytes(4) + size + b"\0\x02\x02\x4c\x01\0;"
+    (tmp_path / "a.gif").write_bytes(gif)
+    message, kilobytes = packed_apart(tmp_path / "a.gif")
     assert "a.gif: cannot be decoded at frame 0" in message
-    assert int(peak.split()[1]) < 600_000  # kilobytes
+    assert kilobytes < 600_000
+
+
+def test_a_video_that_tells_of_eighty_million_frames_takes_little_memory(tmp_path):
+    path = video(tmp_path / "a.mp4", formats.pictures(6, 32), "mpeg4", "yuv420p")
+    data, many = bytearray(path.read_bytes()), 80_000_000
+    for box, numbers in {"stsz": (1, many), "stsc": (1, 1, many, 1), "stts": (1, many, 1)}.items():
+        start = data.index(box.encode()) + 8
+        data[start : start + 4 * len(numbers)] = struct.pack(f">{len(numbers)}I", *numbers)
+    path.write_bytes(data)
+    message, kilobytes = packed_apart(path)
+    assert "a.mp4: cannot be decoded at frame 0" in message
+    assert kilobytes < 600_000
 
 
 @pytest.mark.parametrize(("kind", "codec"), [("avi", "mpeg4"), ("mkv", "ffv1"), ("mp4", "mpeg4")])

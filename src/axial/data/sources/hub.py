@@ -71,6 +71,8 @@ def open_hub(where: str | Path, options: ReadOptions) -> Source:
     """A data set with a column of pictures, or of nested lists of integers."""
     what = str(where)
     parts = _local(where) if isinstance(where, Path) else _remote(where)
+    if not parts:
+        raise DataError(f"{what}: lists no splits; write it again")
     split = None if None in parts else choose_split(options.split, list(map(str, parts)), what)
     try:
         table = parts[split]()

@@ -164,15 +164,19 @@ def files_below(folder: Path, wanted: Callable[[str], bool]) -> tuple[list[str],
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     below.append(f"{within}{entry.name}/")
-                elif wanted(entry.name) and (entry.is_file() or _leads_nowhere(entry)):
+                elif wanted(entry.name) and _is_readable(entry):
                     found.append(within + entry.name)
                 else:
                     others.append(within + entry.name)
     return sorted(found), others
 
 
-def _leads_nowhere(entry: "os.DirEntry[str]") -> bool:
-    return entry.is_symlink() and not Path(entry).exists()
+def _is_readable(entry: "os.DirEntry[str]") -> bool:
+    """Whether it is a file, or a link to nothing or in circles, which shows on reading it."""
+    try:
+        return entry.is_file() or (entry.is_symlink() and not Path(entry).exists())
+    except OSError:
+        return entry.is_symlink()
 
 
 def _class_names(files: Files) -> list[str]:

@@ -1,9 +1,10 @@
 """Video files through PyAV: decoded front to back, cut into clips, one clip in memory."""
 
+import ctypes
 import itertools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -30,6 +31,8 @@ _MOST_PIXELS = 1 << 25
 """Of a frame: 8K has 33,177,600."""
 _STRICT = {"err_detect": "crccheck+bitstream+buffer+explode", "max_pixels": str(_MOST_PIXELS)}
 """What a decoder is told: by default it paints over damage, and takes frames of any size."""
+_LARGEST_PIECE = 1 << 28
+"""Bytes that FFmpeg may ask for at once: a small file can tell of thousand million frames."""
 _CONTAINERS = {
     "mov": rb"....(ftyp|moov|mdat|free|skip|wide|pnot)",
     "matroska": rb"\x1a\x45\xdf\xa3",
@@ -248,4 +251,6 @@ def pyav() -> Any:
     except ImportError as error:
         raise DataError("video needs PyAV; pip install axial-transformers[video]") from error
     av.logging.set_level(av.logging.PANIC)  # what goes wrong is in our one line
+    with suppress(AttributeError, OSError):  # a build that does not tell where FFmpeg is
+        ctypes.CDLL(av._core.__file__).av_max_alloc(ctypes.c_size_t(_LARGEST_PIECE))
     return av
