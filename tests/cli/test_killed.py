@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import config, saved
+from conftest import config, saved, tiny_model
 from killing import file_events, killed_at, status_of
 from packed_arrays import write
 from small_runs import TINY
 
 import axial
 from axial.cli.main import main
+from axial.media.output import Output
+from axial.shape import DataShape
 from axial.system.files import sha256
 
 TRAINING = [*TINY, "--steps", "4", "--batch", "4", "--warmup", "1", "--save-every", "2"]
@@ -162,3 +164,53 @@ def test_a_folder_that_is_made_is_there_whole_or_not_at_all(name, there, stride,
         assert status_of(lambda: main(again), place) == done
         assert axial.fingerprint(axial.load(run)) == wanted, f"event {event} of {events}"
         assert tree(place) == names, f"event {event} of {events}"
+
+
+def write_packed(place, number):
+    write(place / "x.npy", np.full((2, 2, 2, 1), number, np.uint8), np.full(2, number), 5)
+
+
+def write_drawn(place, number):
+    output = Output(place / "x.npy", DataShape(axes=(2, 2), channels=1), overwrite=True)
+    output.write(np.full((2, 2, 2, 1), number), {"number": number})
+
+
+def write_model(place, number):
+    axial.save(tiny_model(config((2,)), seed=number), place)
+
+
+@pytest.mark.parametrize(
+    ("act", "read"),
+    [
+        (write_packed, lambda place: packed(place / "x.npy")),
+        (write_drawn, lambda place: drawn(place / "x.npy")),
+        (write_model, lambda place: axial.fingerprint(axial.load(place))),
+    ],
+)
+def test_killed_half_way_and_then_again_while_another_is_written(act, read, tmp_path):
+    """The first dies when its array is in place and the rest is pending, the second anywhere."""
+    place, half = tmp_path / "place", tmp_path / "half"
+    place.mkdir()
+    known = []
+    for number in range(3):
+        act(place, number)
+        known.append(read(place))
+    first, second = lambda: act(place, 1), lambda: act(place, 2)
+
+    def start(folder):
+        shutil.rmtree(place)
+        shutil.copytree(folder, place)
+
+    act(place, 0)
+    shutil.copytree(place, tmp_path / "before")
+    events = file_events(first, place)
+    for event in reversed(range(events)):
+        start(tmp_path / "before")
+        killed_at(first, place, event)
+        if read(place) == known[1] and [*place.glob("*.pending")]:
+            shutil.copytree(place, half)
+            break
+    for event in chosen(events, stride=3, last=10):
+        start(half)
+        killed_at(second, place, event)
+        assert read(place) in known[1:], f"killed at event {event} of {events}: a mixture"
