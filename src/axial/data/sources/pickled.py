@@ -9,7 +9,7 @@ than its own bytes.
 import math
 import pickletools
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from axial.errors import DataError
 _RECONSTRUCT = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
 _ARRAY, _DTYPE, _ENCODE = "numpy.ndarray", "numpy.dtype", "_codecs.encode"
 _ALLOWED = {*_RECONSTRUCT, _ARRAY, _DTYPE, _ENCODE}
+_PIECE = 1 << 20
 _KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "i8", "f4", "f8"}
 
 _IGNORED = {"PROTO", "FRAME", "STOP"}
@@ -66,7 +67,7 @@ class _Held:
 
     def build(self, state: Any) -> None:
         _, shape, kind, fortran, raw = state
-        if not isinstance(kind, _Kind) or not isinstance(raw, bytes):
+        if not isinstance(kind, _Kind) or not isinstance(raw, bytes | bytearray):
             raise _RefusedError("a numpy.ndarray of no plain numbers")
         if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
             raise ValueError("an array whose shape is no shape")
@@ -74,6 +75,19 @@ class _Held:
             raise ValueError(f"an array of another size than its {len(raw)} bytes")
         flat = np.frombuffer(raw, kind.dtype)
         self.array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+class _InPieces:
+    """A file that is asked for a piece at a time: lengths that lie take no memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.readline, self.tell = file, file.readline, file.tell
+
+    def read(self, size: int) -> bytes | bytearray:
+        found = bytearray()
+        while part := self.file.read(min(size - len(found), _PIECE)):
+            found += part
+        return found if len(found) > _PIECE else bytes(found)  # no copy of what is large
 
 
 class _Machine:
@@ -86,7 +100,7 @@ class _Machine:
         self.encoded = 0
 
     def load(self, file: BinaryIO) -> Any:
-        for code, argument, position in pickletools.genops(file):
+        for code, argument, position in pickletools.genops(cast(BinaryIO, _InPieces(file))):
             self._step(code.name, argument, position or 0)
         return self.stack.pop()
 
