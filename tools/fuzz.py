@@ -198,22 +198,26 @@ def explore(corpus: Corpus, cases: list[Case]) -> Iterator[Found]:
         process.start()
         theirs.close()
         for case in part:
-            found = None
-            try:
-                for _ in range(2):
-                    found = ours.recv() if ours.poll(WALL_SECONDS) else Found(case, "hang", "waits")
-                    if found is not None:
-                        break
-            except EOFError:
-                process.join()
-                found = _ended(case, process.exitcode)
+            found, ended = _next(case, ours, process)
             done += 1
-            yield found or Found(case, "traceback", "said nothing")
-            if found is None or not process.is_alive() or found.detail == "waits":
+            yield found
+            if ended:
                 break
         process.kill()
         process.join()
         ours.close()
+
+
+def _next(case: Case, pipe: Any, process: Any) -> tuple[Found, bool]:
+    """What becomes of a case, and whether that is the end of the process that reads it."""
+    try:
+        while pipe.poll(WALL_SECONDS):
+            if (found := pipe.recv()) is not None:
+                return found, False
+        return Found(case, "hang", f"more than {WALL_SECONDS} s"), True
+    except EOFError:
+        process.join()
+        return _ended(case, process.exitcode), True
 
 
 def _ended(case: Case, code: int | None) -> Found:
