@@ -82,13 +82,6 @@ def test_it_is_told_where_most_of_the_time_goes_into_filling_up(
     assert (said.startswith(told) and said.count("\n") == 1) if told else said == ""
 
 
-def test_count_does_not_change_a_picture(checkpoints, tmp_path):
-    for count in (1, 7):
-        out = tmp_path / f"{count}.npy"
-        run("sample", checkpoints / "colour", "--out", out, "--count", count, "--batch", 4)
-    assert np.array_equal(np.load(tmp_path / "7.npy")[:1], np.load(tmp_path / "1.npy"))
-
-
 def test_a_folder_holds_each_picture_exactly(checkpoints, tmp_path):
     for name in ("colour", "grey"):
         array, folder = tmp_path / f"{name}.npy", tmp_path / name

@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import VARIANTS, config, request_for, tiny_model
 
-import axial.sampling.draw
 from axial import AxialError, draw, stream
 from axial.models.causal import order
 from axial.sampling.draw import Request
@@ -65,16 +64,6 @@ def test_several_batches_are_drawn_one_after_another_by_every_method(name, metho
     lines = lines_missing(found, known["given"])
     assert len(items) == 3 * lines
     assert (items[lines - 1][:2] >= 0).all() and (items[lines - 1][2:] < 0).any()
-
-
-def test_noise_and_memory_that_holds_one_picture_are_those_of_draw(monkeypatch):
-    found = VARIANTS["2d-channels"]
-    model = tiny_model(found)
-    monkeypatch.setattr(axial.sampling.draw, "_WORKING_BYTES", 1)
-    noise = torch.randn(3, *found.axes, 3, found.values, generator=torch.Generator().manual_seed(0))
-    items = list(stream(model, 3, noise=noise))
-    assert torch.equal(items[-1], draw(model, 3, noise=noise))
-    assert len(items) == 3 * len(lines_of(found))
 
 
 @pytest.mark.parametrize(

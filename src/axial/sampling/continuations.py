@@ -1,7 +1,6 @@
 """What `axial complete` does: opens clips or pictures, draws what is missing, shows all of it."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -56,14 +55,11 @@ def continue_(
                 line += "; --particles K comes nearer as K grows"
             print(line, file=sys.stderr)
 
-        def run(first: int, count: int, finished: Callable[[Tensor], None]) -> Tensor:
-            number = torch.arange(first, first + count)
+        def run(number: Tensor, **settings: Any) -> Tensor:
             of = number // how.count
-            label = sampler.label(
-                number, None if packed.labels is None else packed.labels[of.numpy()]
-            )
-            settings = sampler.how | {"particles": what.particles, "finished": finished}
-            return task.draw(sampler.model, known[of], first=first, label=label, **settings)
+            own = None if packed.labels is None else packed.labels[of.numpy()]
+            settings |= {"label": sampler.label(number, own), "particles": what.particles}
+            return task.draw(sampler.model, known[of], **settings)
 
         versions, trace = 1 if task.exact else what.particles, Trace(None, task.result)
         x = sampler.shared(len(originals) * how.count, run, trace, task.lines, versions)

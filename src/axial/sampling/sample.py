@@ -50,11 +50,8 @@ def sample(
         if config.given_channels or config.given_steps:
             raise ConfigError(f"{checkpoint}: continues what it is given; use axial complete")
 
-        def run(first: int, count: int, finished: Callable[[Tensor], None]) -> Tensor:
-            label = sampler.label(torch.arange(first, first + count))
-            return draw(
-                sampler.model, count, first=first, label=label, finished=finished, **sampler.how
-            )
+        def run(number: Tensor, **settings: Any) -> Tensor:
+            return draw(sampler.model, len(number), label=sampler.label(number), **settings)
 
         lines = math.prod(config.axes) * config.channels // config.line
         x = sampler.shared(how.count, run, frames, lines)
@@ -107,16 +104,11 @@ class Sampler:
         )
 
     def shared(
-        self,
-        count: int,
-        run: Callable[[int, int, Callable[[Tensor], None]], Tensor],
-        trace: "Trace",
-        lines: int,
-        versions: int = 1,
+        self, count: int, run: Callable[..., Tensor], trace: "Trace", lines: int, versions: int = 1
     ) -> Array:
         """Let each rank draw some whole batches, of so many lines; all of it on every rank.
 
-        Of each example so many versions are drawn.
+        `run` is given the numbers of the examples, each drawn in so many versions, and how.
         """
         shape, team = trace.shape, self.team
         x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
@@ -131,7 +123,8 @@ class Sampler:
         lines *= -(-own * versions // self.batch)
         if own:
             with counting("lines drawn", lines, shown=team.is_rank0) as tell:
-                x[mine] = run(mine.start, own, trace.progress(tell, lines))
+                how = self.how | {"first": mine.start, "finished": trace.progress(tell, lines)}
+                x[mine] = run(torch.arange(mine.start, mine.stop), **how)
         return team.sum(x).cpu().numpy()
 
     def about(self) -> dict[str, Any]:
