@@ -17,7 +17,8 @@ from formats import END, MEGABYTE, packed, refused
 from formats import tar_entry as entry
 from formats import tar_header as header
 
-from axial.data.sources.archives import Entry, open_unpacked, open_zip, tar_entries
+from axial.data.sources.archives import Entry, open_unpacked, tar_entries
+from axial.data.sources.zips import open_zip
 from axial.errors import DataError
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from axial.data.packed import Array, dtype_for
-from axial.data.sources.archives import DAMAGE, damaged, open_unpacked, open_zip
+from axial.data.sources.archives import DAMAGE, damaged, open_unpacked
 from axial.data.sources.array_stream import ArrayStream, idx_stream, npy_stream
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.record import Record, Source, choose_split
+from axial.data.sources.zips import open_zip
 from axial.errors import DataError
 from axial.shape import MOST_VALUES
 

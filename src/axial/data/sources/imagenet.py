@@ -13,13 +13,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from axial.data.packed import Array
-from axial.data.sources.archives import DAMAGE, open_zip, shown, told
+from axial.data.sources.archives import DAMAGE, shown, told
 from axial.data.sources.array_stream import npy_stream
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.pickled import read_batch
 from axial.data.sources.picture_decoder import Decoder
 from axial.data.sources.pictures import OPTIONS, open_folder, tar_records
 from axial.data.sources.record import Record, Source, choose_split, natural, planar, rows_per_chunk
+from axial.data.sources.zips import open_zip
 from axial.errors import DataError
 
 OLD, NEW = "old (van den Oord)", "new (Chrabaszcz)"
