@@ -9,14 +9,47 @@ import time
 
 import pytest
 import torch
-from conftest import launch
+from conftest import config, launch
 from processes import Process
 from processes import ranks as start_ranks
 
 import axial
 from axial import ConfigError
+from axial.checkpoints import tensors
 from axial.system import ranks as ranks_module
 from axial.system.ranks import ranks, share, stopping
+
+
+def test_what_a_signal_raises_is_not_taken_for_damage(tmp_path, monkeypatch):
+    axial.save(axial.AxialTransformer(config()), tmp_path)
+
+    class Swallowing:
+        def __init__(self, weights):
+            self.weights = weights
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def __getattr__(self, name):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except BaseException as error:
+                raise RuntimeError("could not determine the shape") from error
+            return getattr(self.weights, name)
+
+    opened = tensors.safe_open
+    monkeypatch.setattr(tensors, "safe_open", lambda *how: Swallowing(opened(*how)))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit) as caught:
+            tensors.read_tensors(tmp_path / "model.safetensors")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.code == 143
+
 
 PROGRAM = """
 import sys

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from axial.errors import CheckpointError
+from axial.system.ranks import deferring
 
 _MOST_HEADER = 16 << 20
 """Bytes of a header: enough for 200,000 tensors; a larger one takes minutes to read."""
@@ -30,7 +31,7 @@ def read_tensors(path: Path, *, undo: str = COPY) -> tuple[dict[str, Tensor], di
     try:
         if size > _MOST_HEADER:
             raise ValueError(f"a header of {size:,} bytes")
-        with safe_open(path, "pt") as weights:
+        with deferring(), safe_open(path, "pt") as weights:
             tensors = {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
             return tensors, weights.metadata() or {}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:

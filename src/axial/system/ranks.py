@@ -147,6 +147,21 @@ def stopping() -> Iterator[list[int]]:
 
 
 @contextmanager
+def deferring() -> Iterator[None]:
+    """Let signals that ask to end wait for the end of what is done inside.
+
+    Libraries take what a signal's handler raises for an error of their own.
+    """
+    asked: list[int] = []
+    try:
+        with stopping() as asked:
+            yield
+    finally:
+        if asked:
+            signal.raise_signal(asked[0])
+
+
+@contextmanager
 def ranks(device: str | None = None) -> Iterator[Ranks]:
     """Join the job that torchrun started, or be alone; leave it at the end.
 
