@@ -165,7 +165,7 @@ def test_a_folder_moved_away_while_training_is_not_made_anew(tmp_path):
 
 def test_damaged_run_files_are_one_line(folder):
     with (folder / "log.jsonl").open("a") as file:
-        file.write('{"loss": 3}\n[]\nnothing\n' + "[" * 100_000 + "\n")
+        file.write('{"loss": 3}\n[]\nnothing\n{"step": 5, "loss": "x"}\n' + "[" * 100_000 + "\n")
     main(["train", "--resume", str(folder)])
     about = json.loads((folder / "run.json").read_text())
     assert about.pop("checksum")

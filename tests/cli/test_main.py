@@ -48,6 +48,14 @@ def test_import_errors_are_one_line_and_leave_nothing(tmp_path, capsys):
     ):
         args = ["import", str(source), "--heads", str(heads), *more, "--out", str(out)]
         assert message in fails(capsys, *args) and not out.exists()
+    out.symlink_to(out)
+    for place, message in (
+        (out, "is there already and not empty"),
+        (out / "x", "cannot be written"),
+    ):
+        args = ["import", str(CHECKPOINT), "--heads", "4", "--out", str(place)]
+        assert message in fails(capsys, *args)
+    out.unlink()
     out.mkdir()
     (out / "mine.txt").write_text("keep")
     args = ["import", str(CHECKPOINT), "--heads", "4", "--out", str(out)]

@@ -288,7 +288,7 @@ def check_free(folder: Path) -> None:
             why = "is no name in UTF-8;"
         elif Run.exists(folder):
             why = f"holds a run already; `axial train --resume {folder}` resumes it, or"
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        elif is_there(folder) and (not folder.is_dir() or any(folder.iterdir())):
             why = "is there already and not empty; remove it, or"
     except OSError as error:
         why = f"cannot be made ({error.strerror});"

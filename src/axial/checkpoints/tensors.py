@@ -107,5 +107,5 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
-        return error.errno != errno.ENAMETOOLONG
+        return error.errno not in (errno.ENAMETOOLONG, errno.ELOOP)
     return True
