@@ -124,6 +124,18 @@ def test_links_under_the_names_of_scratch_folders_are_not_followed(tmp_path, the
     assert (mine / "thesis.txt").read_text() == "keep" and Run(out).newest()[0]["step"] == 6
 
 
+def test_a_run_whose_start_was_killed_when_its_data_had_been_moved_is_made_whole(tmp_path):
+    out, left = tmp_path / "run", tmp_path / "run" / ".run-unfinished-ab"
+    out.mkdir()
+    run, _ = create(plan(), out, ALONE)
+    left.mkdir()
+    (out / "run.json").rename(left / "run.json")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        create(plan(), out, ALONE)
+    assert sorted(path.name for path in out.iterdir()) == ["data", "run.json"]
+    assert Run(out).about == run.about and len(open_again(run))
+
+
 def test_an_empty_folder_stays_empty_where_a_run_cannot_be_created(tmp_path):
     assert "give --data" in fails("train", "cifar10", "--out", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -31,7 +31,15 @@ from axial.models.config import Sizes
 from axial.models.families import family_of, read_config
 from axial.models.family_config import FamilyConfig
 from axial.system.devices import memory_bytes
-from axial.system.files import LOCK, folders_above, remove_dead, resolved, scratch_folder
+from axial.system.files import (
+    LOCK,
+    UNFINISHED,
+    folders_above,
+    locked,
+    remove_dead,
+    resolved,
+    scratch_folder,
+)
 from axial.system.ranks import Ranks
 from axial.system.terminal import printable
 from axial.training.config import Preset, Recipe, TrainConfig
@@ -103,6 +111,7 @@ def create(plan: Plan, out: Path, ranks: Ranks) -> tuple[Run, Packed]:
 def _write(plan: Plan, out: Path, ranks: Ranks) -> None:
     place = resolved(out)
     within = place if place.is_dir() else place.parent  # the same disk in either case
+    _finish_move(place)
     if any([remove_dead(place, within=folder) for folder in (place, place.parent)]):
         raise BlockingIOError
     check_free(out)
@@ -124,9 +133,23 @@ def _move(scratch: Path, place: Path) -> None:
         return
     if len(list(place.iterdir())) > 1:
         raise FileExistsError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    _move_parts(scratch, place)
+
+
+def _move_parts(scratch: Path, place: Path) -> None:
     for part in sorted(scratch.iterdir()):  # data before run.json, which makes it a run
         if part.name != LOCK:  # by which others know that this is going on
             part.rename(place / part.name)
+
+
+def _finish_move(place: Path) -> None:
+    """Bring the rest of a run whose process died when its data had been moved already."""
+    for left in place.glob(UNFINISHED):
+        if left.is_symlink():
+            continue
+        with suppress(OSError), locked(left / LOCK):  # or another process is about it
+            if Run.exists(left) and not (left / "data").exists() and (place / "data").is_dir():
+                _move_parts(left, place)
 
 
 def _resume(plan: Plan, folder: Path, ranks: Ranks) -> tuple[Run, Packed]:
