@@ -75,7 +75,7 @@ def scored(place):
     return found
 
 
-def kill_everywhere(folder, before, command, read):
+def kill_everywhere(folder, before, command, read, last):
     """Kill a command at its file events over what `before` makes; check what is read then.
 
     Every killed one is followed by the same command, which has the last word and leaves nothing
@@ -97,7 +97,7 @@ def kill_everywhere(folder, before, command, read):
     events = file_events(act, place)
     new, names = read(place), tree(place)
     assert old != new
-    for event in chosen(events, stride=8, last=10):
+    for event in chosen(events, stride=16, last=last):
         start()
         assert killed_at(act, place, event), f"event {event} of {events} never came"
         found = read(place)
@@ -109,8 +109,10 @@ def kill_everywhere(folder, before, command, read):
         assert tree(place) == names, event
 
 
-@pytest.mark.parametrize("name", ["data", "sample", "evaluate", "complete"])
-def test_killed_at_any_file_event(name, given, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "last"), [("data", 10), ("sample", 10), ("evaluate", 5), ("complete", 2)]
+)
+def test_killed_at_any_file_event(name, last, given, tmp_path):
     model = str(given / "model")
 
     def command(place, data="new", seed=1):
@@ -133,25 +135,36 @@ def test_killed_at_any_file_event(name, given, tmp_path):
             return scored(place)
         return (packed if name == "data" else drawn)(place / "x.npy")
 
-    moments = list(kill_everywhere(tmp_path, before, command, read))
+    moments = list(kill_everywhere(tmp_path, before, command, read, last))
     assert any(new for _, new in moments) and not all(new for _, new in moments)
 
 
 @pytest.mark.parametrize(
-    ("name", "there", "stride"), [("import", False, 4), ("import", True, 4), ("train", True, 70)]
+    ("name", "there", "stride"), [("import", False, 7), ("import", True, 6), ("train", True, 100)]
 )
 def test_a_folder_that_is_made_is_there_whole_or_not_at_all(name, there, stride, tmp_path):
     """Killed while it trains, a run is resumed instead, and ends as it would have."""
     place, run = tmp_path / "place", tmp_path / "place" / "run"
     made = {
         "import": ["import", str(TENSORFLOW), "--heads", "2", "--out", str(run)],
-        "train": ["train", "digits", "--out", str(run), *TRAINING],
+        "train": [
+            "train",
+            "small",
+            "--data",
+            str(tmp_path / "x.npy"),
+            "--out",
+            str(run),
+            *TRAINING,
+        ],
     }[name]
 
     def start():
         shutil.rmtree(place, ignore_errors=True)
         (run if there else place).mkdir(parents=True)
 
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 9, (40, 3, 3, 1), np.uint8))
+    start()
+    main(made)  # here, so that what is imported on the way is there for all children
     start()
     events = file_events(lambda: main(made), place)
     wanted, names = axial.fingerprint(axial.load(run)), tree(place)
