@@ -234,3 +234,34 @@ def test_a_rank_that_waits_for_others_is_ended_by_a_signal(tmp_path, rank, numbe
     time.sleep(0.2)  # it is perhaps, perhaps not waiting by now
     process.kill(number)
     assert process.wait() in (-number, 128 + number)
+
+
+STUCK = """
+import runpy
+import axial.system.ranks as module
+
+module._SAME_WISH_SECONDS = module._OBEY_SECONDS = 0.2
+runpy.run_module("axial", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_second_signal_ends_a_rank_that_waits_for_one_that_does_not_answer(tmp_path):
+    (tmp_path / "stuck.py").write_text(STUCK)
+    few = ["--width", 8, "--heads", 2, "--batch", 2, "--steps", 10**6, "--device", "cpu"]
+    few += ["--log-every", 1]
+    train = ["train", "digits", "--out", tmp_path / "run", *few]
+    waits, stands = start_ranks(2, *train, script=tmp_path / "stuck.py")
+    try:
+        while not (tmp_path / "run/log.jsonl").exists():
+            assert waits.poll() is None, waits.err
+            time.sleep(0.01)
+        stands.kill(signal.SIGSTOP)
+        time.sleep(0.5)
+        waits.kill(signal.SIGTERM)
+        time.sleep(0.5)
+        assert waits.poll() is None  # the first asks to save
+        waits.kill(signal.SIGTERM)
+        assert waits.wait() == 143
+    finally:
+        stands.kill(signal.SIGKILL)
+        stands.wait()

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -26,6 +26,8 @@ from torch.distributed.rendezvous import rendezvous
 from axial.errors import ConfigError
 
 _SAME_WISH_SECONDS = 3.0
+_OBEY_SECONDS = 5.0
+"""What a process has to end by itself after the second signal that asks for it."""
 _TIMEOUT = timedelta(days=2)
 """Others wait so long while rank 0 packs a large source."""
 _JOIN_TIMEOUT = timedelta(minutes=10)
@@ -176,10 +178,47 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
     if count > 1:
         _join("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo", rank, count)
     try:
-        yield Ranks(rank=rank, count=count, device=place)
+        with _ended_by_signals() if count > 1 else nullcontext():
+            yield Ranks(rank=rank, count=count, device=place)
     finally:
         if count > 1:
             dist.destroy_process_group()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End by a second signal even while we wait for a rank that does not answer.
+
+    There the main thread is in torch, and Python's handlers, which are the main thread's, do not
+    run; a thread of its own learns of signals by a socket.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    left = threading.Event()
+
+    def watch() -> None:
+        first = None
+        while number := ours.recv(1):
+            if number[0] not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            first = time.monotonic() if first is None else first
+            if time.monotonic() - first > _SAME_WISH_SECONDS and not left.wait(_OBEY_SECONDS):
+                os._exit(128 + number[0])
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        left.set()
+        signal.set_wakeup_fd(before)
+        theirs.close()
+        thread.join()
+        ours.close()
 
 
 def _job() -> tuple[int, int, int]:
