@@ -63,17 +63,12 @@ def fuzz(tmp_path, *command):
 
 
 def test_damaged_files_of_every_kind_are_refused_or_read_and_nothing_else(tmp_path):
-    run, table, failed = fuzz(tmp_path, TOOLS / "fuzz.py", "--seed", 0, "--count", 450)
+    run, table, failed = fuzz(tmp_path, TOOLS / "fuzz.py", "--seed", 0, "--count", 276)
     assert failed == {} and run.returncode == 0
-    assert set(table) == set(load_script("tools/fuzz.py").KINDS)
-    assert sum(sum(row.values()) for row in table.values()) == 450
-    never = {kind for kind, row in table.items() if not row["refused"]}
-    assert never <= {
-        "log",
-        "tensorflow-name",
-        "hub-readme",
-        "arrow-info",
-    }  # what else tells, is read
+    kinds = load_script("tools/fuzz.py").KINDS
+    assert set(table) == set(kinds)
+    assert sum(sum(row.values()) for row in table.values()) == 276
+    assert all(row["refused"] for kind, row in table.items() if kinds[kind].checksum)
 
 
 def test_whatever_a_reader_does_is_told_and_the_next_case_is_read(tmp_path):
