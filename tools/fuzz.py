@@ -115,23 +115,31 @@ class Corpus:
         shutil.copytree(self.folder / "valid" / case.kind, place)
         file = place / self.files[case.kind]
         file.write_bytes(case.damage(file.read_bytes()))
-        before = sorted(place.rglob("*"))
-        try:
-            with _limits():
-                found = self._read(case.kind, place)
-            outcome = "same" if found == wanted else "other data"
-            detail = "" if outcome == "same" else f"{_brief(found)} instead of {_brief(wanted)}"
-        except AxialError as error:
-            outcome, detail = ("memory" if _lacked_memory(error) else "refused"), str(error)
-            if sorted(place.rglob("*")) != before:
-                outcome, detail = "traceback", f"refused, but left files behind: {error}"
-            elif "\n" in detail:
-                outcome = "traceback"
-        except BaseException as error:
-            outcome = "memory" if _lacked_memory(error) else "traceback"
-            detail = _last_line(error)
+        outcome, detail = self._sorted(case.kind, place, wanted, MEMORY)
+        if outcome == "memory" and "Cannot allocate memory" in detail:
+            # FFmpeg says so of sizes that it does not even try, however much there is.
+            again = self._sorted(case.kind, place, wanted, 8 * MEMORY)
+            outcome = "refused" if again == (outcome, detail) else outcome
         shutil.rmtree(place.parent)
         return Found(case, outcome, detail)
+
+    def _sorted(self, kind: str, place: Path, wanted: Any, memory: int) -> tuple[str, str]:
+        """Read a file within its limits: the outcome, and why."""
+        before = sorted(place.rglob("*"))
+        try:
+            with _limits(memory):
+                found = self._read(kind, place)
+        except AxialError as error:
+            if sorted(place.rglob("*")) != before:
+                return "traceback", f"refused, but left files behind: {error}"
+            if "\n" in str(error):
+                return "traceback", f"more than one line: {error}"
+            return ("memory" if _lacked_memory(error) else "refused"), str(error)
+        except BaseException as error:
+            return ("memory" if _lacked_memory(error) else "traceback"), _last_line(error)
+        if found == wanted:
+            return "same", ""
+        return "other data", f"{_brief(found)} instead of {_brief(wanted)}"
 
     def _read(self, kind: str, place: Path) -> Any:
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
@@ -139,10 +147,10 @@ class Corpus:
 
 
 @contextmanager
-def _limits() -> Iterator[None]:
+def _limits(memory: int) -> Iterator[None]:
     """So much more memory than there is now; and CPU time, whose end is that of the process."""
     pages = int(Path("/proc/self/statm").read_text().split()[5])
-    limit = pages * resource.getpagesize() + MEMORY
+    limit = pages * resource.getpagesize() + memory
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     try:
