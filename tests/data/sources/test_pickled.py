@@ -130,6 +130,12 @@ def test_a_small_pickle_takes_little_memory(tmp_path):
         assert peak < 8 << 20, name
 
 
+def test_what_follows_a_pickle_is_noticed():
+    made = pickle.dumps({"data": ROWS, "labels": [1, 2]})
+    assert len(batch(made)[0]) == 2
+    assert "there is more after its end" in no_batch(made + b"\0")
+
+
 def test_names_in_a_pickle_are_shown_without_control_characters():
     name = "\x1b[31m\n"
     made = b"\x80\x04\x8c\x02os\x8c" + bytes([len(name)]) + name.encode() + b"\x93."
