@@ -260,6 +260,16 @@ def test_a_run_that_cannot_be_read_is_an_error_and_never_absent(pets, tmp_path, 
             path.touch()
 
 
+def test_a_description_that_is_no_file_is_an_error_and_never_absent(pets, tmp_path, capsys):
+    packed = write_test_set(tmp_path / "new.npy", pets[1], np.arange(3), 3)
+    path = tmp_path / "new.json"
+    for make in (os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nothing")):
+        path.rmdir() if path.is_dir() else path.unlink()
+        make(path)
+        told = fails(capsys, "evaluate", str(tmp_path / "run"), "--data", str(packed.path))
+        assert f"{path}: " in told
+
+
 @pytest.mark.parametrize(("trained", "scored"), [(OLD, NEW), (NEW, OLD), (NEW, NEW), (None, OLD)])
 def test_the_other_version_of_imagenet_is_said(trained, scored, tmp_path, capsys):
     save(tiny_model(config((3, 4)), dtype=torch.float32), tmp_path / "run")

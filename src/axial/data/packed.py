@@ -179,10 +179,12 @@ def open_packed(path: Path | str, *, stack_frames: bool = False) -> Packed:
 
 
 def is_packed(path: Path | str) -> bool:
-    """Whether a packed array lies there: a file with a description beside it."""
+    """Whether a packed array lies there: a file with a description beside it, if a damaged one."""
     path = Path(path)
     try:
-        return path.suffix == ".npy" and path.is_file() and described_by(path).is_file()
+        about = described_by(path)
+        there = about.exists() or about.is_symlink()
+        return path.suffix == ".npy" and path.is_file() and there
     except OSError:  # a name too long, a folder without rights: whoever opens it says so
         return False
 
