@@ -192,7 +192,7 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(folder, name):
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         path.unlink()
         make(path)
-        assert f"{path}: is no file; " in fails("train", "--resume", folder)
+        assert f"{path}: cannot be read (is no file)" in fails("train", "--resume", folder)
 
 
 def test_the_files_of_a_checkpoint_may_be_read_by_the_same_people(folder):

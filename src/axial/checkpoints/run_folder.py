@@ -28,7 +28,7 @@ from axial.checkpoints.tensors import (
     hash_tensors,
     is_there,
     is_utf8,
-    open_file,
+    open_part,
     read_json,
     read_tensors,
 )
@@ -221,7 +221,7 @@ class Run:
         if not is_there(self.log_path):
             return []
         found = []
-        with open_file(self.log_path) as file:
+        with open_part(self.log_path) as file:
             while line := file.readline(_LONGEST_LINE):
                 with suppress(ValueError, RecursionError):  # a crash may cut the last one
                     record = json.loads(line)

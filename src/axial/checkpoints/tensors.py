@@ -3,16 +3,17 @@
 import errno
 import hashlib
 import json
-import stat
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from axial.errors import CheckpointError
+from axial.system.files import open_file
 from axial.system.ranks import deferring
 
 _MOST_HEADER = 16 << 20
@@ -24,7 +25,7 @@ COPY = "copy it again"
 
 def read_tensors(path: Path, *, undo: str = COPY) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a safetensors file, and its metadata; `undo` is what to do if it is bad."""
-    with open_file(path, undo) as file:
+    with open_part(path, undo) as file:
         size = int.from_bytes(file.read(8), "little")
     if not is_utf8(path):
         raise CheckpointError(f"{path}: its name is not UTF-8, and so it cannot be read; rename it")
@@ -51,7 +52,7 @@ def hash_tensors(tensors: Mapping[str, Tensor], text: str = "") -> str:
 
 def read_json(path: Path, *, undo: str = COPY) -> dict[str, Any]:
     """The JSON object in a file; `undo` is what to do if there is none."""
-    with open_file(path, undo) as file:
+    with open_part(path, undo) as file:
         data = file.read(_MOST_TEXT + 1)
     try:
         if len(data) > _MOST_TEXT:
@@ -64,15 +65,13 @@ def read_json(path: Path, *, undo: str = COPY) -> dict[str, Any]:
     return found
 
 
-def open_file(path: Path, undo: str = COPY) -> BinaryIO:
-    """A file opened to be read; what is no file, as a pipe that nobody writes to, is refused.
+def open_part(path: Path, undo: str = COPY) -> BufferedReader:
+    """A file of a checkpoint, opened to be read; one that is not there or no file is refused.
 
     What is missing can be undone; what is there and kept from us cannot.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise CheckpointError(f"{path}: is no file; {undo}")
-        return path.open("rb")
+        return open_file(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {undo}") from error
     except (OSError, ValueError) as error:
