@@ -42,7 +42,8 @@ def check_size(path: Path, size: tuple[int, int]) -> None:
 def _write_mp4(path: Path, frames: Sequence[Array]) -> None:
     av = pyav()
     height, width = (size + size % 2 for size in frames[0].shape[:2])
-    with av.open(str(path), "w", format="mp4") as container:
+    # An open file: FFmpeg would take some names for URLs.
+    with path.open("wb") as file, av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=round(1000 / _MILLISECONDS))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.options = {"crf": "10"}
