@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 import axial
 from axial.checkpoints.run_folder import Run
-from axial.cli.main import main
 from axial.models.config import Sizes
 from axial.presets import PRESETS
 from axial.system.ranks import Ranks
@@ -37,14 +35,6 @@ def assert_same_ending(one, other, *, steps=STEPS):
     assert losses(one) == losses(other) and len(losses(one)) == steps
     assert state["best"] == state2["best"]
     assert axial.fingerprint(axial.load(one)) == axial.fingerprint(axial.load(other))
-
-
-def fails(*args):
-    with pytest.raises(SystemExit) as caught:
-        main([str(arg) for arg in args])
-    message = str(caught.value.code)
-    assert message.startswith("axial: ") and "\n" not in message
-    return message
 
 
 def plan(**settings):

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 import torch
-from conftest import both_ranks, full_disk
-from small_runs import ALONE, STEPS, assert_same_ending, fails, plan
+from conftest import both_ranks, full_disk, refused
+from small_runs import ALONE, STEPS, assert_same_ending, plan
 
 import axial
 from axial import CheckpointError, ConfigError
@@ -50,16 +50,16 @@ def test_a_poisoned_checkpoint_is_refused_and_the_one_before_it_named(folder, al
     raw = bytearray(tensors.read_bytes())
     raw[-5] ^= 64
     tensors.write_bytes(raw)
-    message = fails("train", "--resume", folder)
+    message = refused("train", "--resume", folder)
     assert "step-00000060: was changed since it was written" in message
     assert f"remove {tensors.parent} to resume" in message
     tensors.write_bytes(raw[:1000])
-    assert "damaged or cut short" in fails("train", "--resume", folder)
+    assert "damaged or cut short" in refused("train", "--resume", folder)
     tensors.unlink()
-    message = fails("train", "--resume", folder)
+    message = refused("train", "--resume", folder)
     assert "cannot be read (No such file" in message and "remove" in message
     (tensors.parent / "state.json").write_text("[]")
-    assert "holds no JSON object" in fails("train", "--resume", folder)
+    assert "holds no JSON object" in refused("train", "--resume", folder)
     shutil.rmtree(tensors.parent)
     main(["train", "--resume", str(folder)])
     assert_same_ending(folder, alone)
@@ -70,7 +70,7 @@ def test_the_only_checkpoint_is_not_to_be_removed_for_one_before_it(folder):
     for other in others:
         shutil.rmtree(other)
     (last / "state.json").write_text("{}")
-    message = fails("train", "--resume", folder)
+    message = refused("train", "--resume", folder)
     assert "state.json: damaged, for it has no number of a format" in message
     assert f"start a new run, with --init {folder}" in message and "remove" not in message
 
@@ -78,16 +78,16 @@ def test_the_only_checkpoint_is_not_to_be_removed_for_one_before_it(folder):
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_in_silence(folder, alone):
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     shutil.rmtree(folder / "checkpoints")
-    message = fails("train", "--resume", folder)
+    message = refused("train", "--resume", folder)
     assert f"holds none, after {STEPS} steps; put them back" in message
     kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert kept == before
     (folder / "samples.png").unlink()  # it may have been stopped long before its end
-    assert "put them back" in fails("train", "--resume", folder)
+    assert "put them back" in refused("train", "--resume", folder)
     first = (folder / "log.jsonl").read_text().splitlines()[0]
     (folder / "log.jsonl").write_text(first + "\n")
     (folder / "samples.png").touch()  # it may have ended early
-    assert "holds none, after 1 steps" in fails("train", "--resume", folder)
+    assert "holds none, after 1 steps" in refused("train", "--resume", folder)
     (folder / "samples.png").unlink()  # killed before the first was written
     main(["train", "--resume", str(folder)])
     assert_same_ending(folder, alone)
@@ -99,19 +99,19 @@ def test_what_may_not_be_read_is_neither_damaged_nor_absent(tmp_path, folder):
         closed = Run(folder).checkpoints()[-1] / name
         closed.rename(tmp_path / name)
         closed.symlink_to(closed)
-        message = fails("train", "--resume", folder)
+        message = refused("train", "--resume", folder)
         assert message == f"axial: {closed}: cannot be read (Too many levels of symbolic links)"
         (tmp_path / name).replace(closed)
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").touch()
-    message = fails("train", "--resume", folder)
+    message = refused("train", "--resume", folder)
     assert message == f"axial: {folder / 'checkpoints'}: cannot be read (Not a directory)"
     assert (folder / "model.safetensors").read_bytes() == before
 
 
 def test_a_name_that_safetensors_cannot_open_is_refused_before_anything_is_written(tmp_path, alone):
     odd = tmp_path / os.fsdecode(b"caf\xe9")
-    assert "is no name in UTF-8; choose another --out" in fails("train", "digits", "--out", odd)
+    assert "is no name in UTF-8; choose another --out" in refused("train", "digits", "--out", odd)
     with pytest.raises(CheckpointError, match="is no name in UTF-8"):
         axial.save(axial.load(alone), odd)
     assert not odd.exists()
@@ -125,9 +125,9 @@ def test_an_edited_state_is_refused(folder):
     text = (last / "state.json").read_text()
     for old, new in (('"step": 60', '"step": 30'), ('"skipped": 0', '"skipped": -1')):
         (last / "state.json").write_text(text.replace(old, new))
-        assert "was changed since it was written" in fails("train", "--resume", folder)
+        assert "was changed since it was written" in refused("train", "--resume", folder)
     (last / "state.json").write_text(text.replace('"format": 1', '"format": 99'))
-    assert "format 99 is not one this version knows" in fails("train", "--resume", folder)
+    assert "format 99 is not one this version knows" in refused("train", "--resume", folder)
 
 
 def test_a_checkpoint_belongs_to_its_model_its_training_its_start_and_its_data(tmp_path):
@@ -181,7 +181,7 @@ def test_damaged_run_files_are_one_line(folder):
         damaged.append({part: about[part] for part in about if part != name})
     for harm in damaged:
         (folder / "run.json").write_text(json.dumps(harm))
-        assert "run.json: damaged, " in fails("train", "--resume", folder)
+        assert "run.json: damaged, " in refused("train", "--resume", folder)
 
 
 @pytest.mark.parametrize("name", ["run.json", "log.jsonl", "state.json", "training.safetensors"])
@@ -192,7 +192,7 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(folder, name):
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         path.unlink()
         make(path)
-        assert f"{path}: cannot be read (is no file)" in fails("train", "--resume", folder)
+        assert f"{path}: cannot be read (is no file)" in refused("train", "--resume", folder)
 
 
 def test_the_files_of_a_checkpoint_may_be_read_by_the_same_people(folder):

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 from processes import Process
-from small_runs import ALONE, TINY, fails, losses, plan
+from small_runs import ALONE, TINY, losses, plan
 
 import axial
 from axial import TrainConfig
@@ -65,7 +66,7 @@ def test_a_model_that_gives_no_numbers_has_no_score(tmp_path, alone):
     model = axial.load(alone)
     torch.nn.init.constant_(model.to_logits.bias, math.nan)
     axial.save(model, tmp_path / "bad")
-    message = fails("evaluate", tmp_path / "bad", "--data", alone / "data/data.npy")
+    message = refused("evaluate", tmp_path / "bad", "--data", alone / "data/data.npy")
     assert "gives probabilities that are no numbers" in message
 
 

@@ -8,8 +8,9 @@ import time
 
 import numpy as np
 import pytest
+from conftest import refused
 from processes import Process, ranks, run_to_end
-from small_runs import ALONE, COMMON, STEPS, assert_same_ending, fails, losses, plan, step_of
+from small_runs import ALONE, COMMON, STEPS, assert_same_ending, losses, plan, step_of
 
 import axial
 from axial.checkpoints.run_folder import Run
@@ -149,7 +150,7 @@ def test_a_run_from_before_a_setting_came_resumes(tmp_path):
     del about["training"]["cuda_graph"], about["checksum"]  # which came later still
     (folder / "run.json").write_text(json.dumps(about))
     main(["train", "--resume", str(folder)])
-    assert "was started with cuda_graph True, not False" in fails(
+    assert "was started with cuda_graph True, not False" in refused(
         "train", "--resume", folder, "--no-cuda-graph"
     )
 
@@ -165,11 +166,11 @@ def test_a_resume_with_other_settings_or_other_data_is_refused(tmp_path, alone):
         "was started with seed 0, not 1": ["--seed", 1],
     }
     for message, flags in wrong.items():
-        assert message in fails("train", "--resume", alone, *flags)
-    assert "with preset digits, not small" in fails("train", "small", "--resume", alone)
+        assert message in refused("train", "--resume", alone, *flags)
+    assert "with preset digits, not small" in refused("train", "small", "--resume", alone)
     other = tmp_path / "other.npy"
     pack("digits", other, axial.ReadOptions(split="test"))
-    message = fails("train", "--resume", alone, "--data", other)
+    message = refused("train", "--resume", alone, "--data", other)
     assert "is not what" in message and "sha256" in message
     same = tmp_path / "same.npy"
     pack("digits", same)
@@ -184,7 +185,7 @@ def test_elements_changed_under_their_description_are_refused(tmp_path):
     x[-1, 0, 0, 0] ^= 1
     np.save(data, x)
     for start in (["--resume", out], ["digits", "--out", tmp_path / "new", "--data", data]):
-        assert "is not the array its description names" in fails("train", *start)
+        assert "is not the array its description names" in refused("train", *start)
     assert not (tmp_path / "new").exists()
 
 
@@ -195,7 +196,7 @@ def test_a_run_resumes_with_the_data_it_was_started_with(tmp_path, monkeypatch):
     main(["train", "small", "--data", "mine.npy", "--out", "run", *sizes])
     main(["train", "small", "--data", "mine.npy", "--resume", "run"])
     np.save(tmp_path / "other.npy", np.zeros((40, 4, 4), int))
-    assert "is no packed array; give --data" in fails(
+    assert "is no packed array; give --data" in refused(
         "train", "--data", "other.npy", "--resume", "run"
     )
 

@@ -10,9 +10,10 @@ import formats
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 from packed_arrays import FACTS
 from processes import Process
-from small_runs import ALONE, COMMON, STEPS, fails, plan
+from small_runs import ALONE, COMMON, STEPS, plan
 
 import axial
 from axial import ConfigError, DataError, InputError
@@ -41,16 +42,16 @@ def test_of_two_that_start_in_one_folder_one_wins_and_the_other_harms_nothing(tm
 
 def test_an_out_folder_in_use_is_left_alone(tmp_path, alone):
     before = sorted(path.name for path in alone.rglob("*"))
-    assert "holds a run already; `axial train --resume" in fails(
+    assert "holds a run already; `axial train --resume" in refused(
         "train", "digits", "--out", alone, *COMMON
     )
     assert sorted(path.name for path in alone.rglob("*")) == before
     (tmp_path / "mine.txt").write_text("keep")
-    assert "not empty" in fails("train", "digits", "--out", tmp_path, *COMMON)
+    assert "not empty" in refused("train", "digits", "--out", tmp_path, *COMMON)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    assert "/: is there already and not empty" in fails("train", "digits", "--out", "/", *COMMON)
+    assert "/: is there already and not empty" in refused("train", "digits", "--out", "/", *COMMON)
     with Run(alone).locked():
-        assert "another process is training here" in fails("train", "--resume", alone)
+        assert "another process is training here" in refused("train", "--resume", alone)
 
 
 def test_a_run_may_be_created_in_an_empty_folder_where_the_user_stands(tmp_path, monkeypatch):
@@ -137,13 +138,13 @@ def test_a_run_whose_start_was_killed_when_its_data_had_been_moved_is_made_whole
 
 
 def test_an_empty_folder_stays_empty_where_a_run_cannot_be_created(tmp_path):
-    assert "give --data" in fails("train", "cifar10", "--out", tmp_path)
+    assert "give --data" in refused("train", "cifar10", "--out", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_folders_made_for_a_run_that_cannot_be_created_are_removed(tmp_path):
     (tmp_path / "mine").mkdir()
-    assert "no such file" in fails(
+    assert "no such file" in refused(
         "train", "small", "--data", tmp_path / "no", "--out", tmp_path / "mine" / "a" / "b"
     )
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
@@ -180,7 +181,7 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
         "use cpu or cuda": ["digits", "--out", out, "--device", "meta"],
     }
     for message, args in lines.items():
-        assert message in fails("train", *args), args
+        assert message in refused("train", *args), args
         assert not out.exists(), args
     with pytest.raises(SystemExit) as caught:
         main(["train", "digits", "--out", str(out), "--widht", "3"])
@@ -196,7 +197,7 @@ def test_the_preset_decides_wherever_it_stands(tmp_path, args):
     about = Run(tmp_path / "run").about
     assert about["training"]["batch"] == PRESETS["digits"]().training.batch
     main(["train", f"--resume={tmp_path / 'run'}"])
-    message = fails("train", "--out", tmp_path / "x", "digitz")
+    message = refused("train", "--out", tmp_path / "x", "digitz")
     assert "did you mean digits?" in message
 
 
@@ -217,9 +218,9 @@ def test_fine_tuning_starts_from_the_weights_it_is_given(tmp_path, alone):
     for a, b in zip(tuned.parameters(), before.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
     assert axial.fingerprint(tuned) != axial.fingerprint(before)
-    message = fails("train", "digits", "--out", tmp_path / "x", "--init", alone, "--no-labels")
+    message = refused("train", "digits", "--out", tmp_path / "x", "--init", alone, "--no-labels")
     assert "is conditioned on labels" in message
-    message = fails("train", "digits", "--out", tmp_path / "x", "--init", alone, "--width", 8)
+    message = refused("train", "digits", "--out", tmp_path / "x", "--init", alone, "--width", 8)
     assert "--width" in message and not (tmp_path / "x").exists()
 
 
@@ -227,7 +228,7 @@ def test_a_model_without_labels_is_not_tuned_with_labels_in_silence(tmp_path):
     config = replace(PRESETS["digits"]().model, width=8, heads=1, decoder_layers=(2, 1))
     axial.save(axial.AxialTransformer(config), tmp_path / "plain")
     flags = ["train", "digits", "--init", tmp_path / "plain", "--steps", 1, "--batch", 8]
-    message = fails(*flags, "--out", tmp_path / "x")
+    message = refused(*flags, "--out", tmp_path / "x")
     assert "plain: is not conditioned on labels" in message and "give --no-labels" in message
     assert not (tmp_path / "x").exists()
     main([*map(str, flags), "--no-labels", "--sample-every", "0", "--out", str(tmp_path / "x")])
@@ -257,7 +258,7 @@ def test_data_is_found_again_though_the_folder_it_was_named_from_is_gone(tmp_pat
 def test_data_without_time_is_refused_by_its_own_name(tmp_path):
     np.save(tmp_path / "mine.npy", np.zeros((12, 4, 4), np.uint8))
     out = ["--out", tmp_path / "run", "--stack-frames"]
-    message = fails("train", "small", "--data", tmp_path / "mine.npy", *out)
+    message = refused("train", "small", "--data", tmp_path / "mine.npy", *out)
     assert f"{tmp_path / 'mine.npy'}: examples have axes (4, 4), so there is no time" in message
 
 
@@ -280,7 +281,7 @@ def test_data_that_a_model_to_tune_lacks_values_for_is_refused(tmp_path, alone):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (30, 8, 8)))
     data = tmp_path / "packed.npy"
     pack(tmp_path / "x.npy", data, axial.ReadOptions(values=256))
-    message = fails("train", "small", "--data", data, "--init", alone, "--out", tmp_path / "o")
+    message = refused("train", "small", "--data", data, "--init", alone, "--out", tmp_path / "o")
     assert "256 values, but the model takes 8 x 8, 1 channel, 17 values" in message
 
 
