@@ -4,6 +4,7 @@ command then does what it is asked for and cleans up."""
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,13 @@ from axial.system.files import sha256
 TRAINING = [*TINY, "--steps", "4", "--batch", "4", "--warmup", "1", "--save-every", "2"]
 TRAINING += ["--validate-every", "2", "--sample-every", "0", "--log-every", "1"]
 TENSORFLOW = Path(__file__).parents[1] / "parity" / "tf_checkpoint"
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folders(tmp_path, monkeypatch):
+    """What other processes leave is not cleaned up here, which would be more file events."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
 @pytest.fixture(scope="module")

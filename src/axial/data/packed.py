@@ -182,9 +182,10 @@ def is_packed(path: Path | str) -> bool:
     """Whether a packed array lies there: a file with a description beside it, if a damaged one."""
     path = Path(path)
     try:
+        if path.suffix != ".npy" or not path.is_file():
+            return False
         about = described_by(path)
-        there = about.exists() or about.is_symlink()
-        return path.suffix == ".npy" and path.is_file() and there
+        return about.exists() or about.is_symlink()
     except OSError:  # a name too long, a folder without rights: whoever opens it says so
         return False
 
