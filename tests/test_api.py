@@ -125,3 +125,12 @@ def test_a_recipe_of_another_model_than_the_one_to_start_from_is_refused(tmp_pat
     recipe = axial.presets.small(axial.DataShape(axes=(4, 4), values=2))
     with pytest.raises(axial.AxialError, match="has width 8, not 128; with --init"):
         axial.train(recipe, data=x, out=tmp_path / "other", init=tmp_path / "run", steps=1)
+
+
+def test_a_preset_of_ones_own_keeps_its_name(tmp_path):
+    def my_preset(*shape):
+        return small(*shape)
+
+    axial.train(my_preset, data=X, out=tmp_path / "run", steps=1, width=8, heads=2)
+    assert Run(tmp_path / "run").about["preset"] == "my_preset"
+    axial.train(my_preset, data=X, out=tmp_path / "run", resume=True)

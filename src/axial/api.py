@@ -59,7 +59,8 @@ def train(
     if isinstance(preset, Recipe):
         name, base = "recipe", preset.training
     elif preset is not None:
-        name = getattr(preset, "__name__", "preset").replace("_", "-")
+        own = (name for name, known in PRESETS.items() if known is preset)
+        name = next(own, getattr(preset, "__name__", "preset"))
         base = base if resume else preset().training
     plan = Plan(
         name=name,

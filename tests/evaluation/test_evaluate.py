@@ -303,14 +303,30 @@ def test_a_model_kept_in_16_bits_is_scored_in_float32(tmp_path, capsys):
     model.to_logits.weight.data *= 1000  # beyond float16, once multiplied
     save(model, tmp_path / "run")
     packed = write_test_set(tmp_path / "x.npy", np.zeros((2, 3, 4, 1), np.uint8), values=3)
-    main(["evaluate", str(tmp_path / "run"), "--data", str(packed.path)])
+    maps = [tmp_path / "a.png", tmp_path / "b.png"]
+    data = ["--data", str(packed.path), "--map"]
+    main(["evaluate", str(tmp_path / "run"), *data, str(maps[0])])
     exact = bits(model.float(), whole(packed)[0]).mean() / 12
     assert capsys.readouterr().out.startswith(f"{exact:.4f} bits/dim")
+    save(model, tmp_path / "wide")
+    main(["evaluate", str(tmp_path / "wide"), *data, str(maps[1])])
+    assert maps[0].read_bytes() == maps[1].read_bytes()
+    capsys.readouterr()
     model.norm.bias.data.fill_(9)
     model.to_logits.weight.data.fill_(3e38)
     save(model, tmp_path / "run")
     told = fails(capsys, "evaluate", str(tmp_path / "run"), "--data", str(packed.path))
     assert "gives probabilities that are no numbers in float32" in told and "damaged" not in told
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--per-example", "x.npy"), ("--json", "x.json")])
+def test_what_is_scored_is_never_replaced_by_its_scores(flag, name, tmp_path, capsys):
+    save(tiny_model(config((3, 4)), dtype=torch.float32), tmp_path / "run")
+    write_test_set(tmp_path / "x.npy", np.zeros((2, 3, 4, 1), np.uint8), values=3)
+    before = (tmp_path / name).read_bytes()
+    out = [flag, str(tmp_path / name), "--overwrite"]
+    told = fails(capsys, "evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "x.npy"), *out)
+    assert "is part of what is read" in told and (tmp_path / name).read_bytes() == before
 
 
 def test_a_continuation_has_the_label_of_that_name(pets, tmp_path):

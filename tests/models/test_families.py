@@ -280,6 +280,34 @@ def test_blocks_and_kernels_that_cannot_be_are_refused(kind, settings, message):
         kind(**every)
 
 
+def test_particles_are_refused_where_what_is_kept_is_no_prefix_of_rectangles():
+    config = dataclasses.replace(LOCAL_2D[0], axes=(4, 6), channels=1, block=(2, 3))
+    given = torch.full((1, 4, 6, 1), -1)
+    given[:, 0] = 0
+    with pytest.raises(ConfigError, match="particles need"):
+        axial.complete(speaking(config), given, particles=4)
+
+
+@pytest.mark.parametrize("config", ALL, ids=name)
+def test_what_drawing_keeps_is_counted_when_it_is_split(config):
+    """By the tensors that a drawing under way holds, for one example."""
+    model = speaking(config)
+    steps = model.steps(torch.zeros(1, *config.axes, config.channels, dtype=torch.long))
+    with torch.no_grad():
+        steps.logits(0)
+    held, seen = 0, set()
+    queue = [value for key, value in vars(steps).items() if key not in ("model", "x")]
+    while queue:
+        one = queue.pop()
+        if isinstance(one, torch.Tensor) and one.is_floating_point() and id(one) not in seen:
+            held += one.numel()
+        elif isinstance(one, list | tuple):
+            queue.extend(one)
+        seen.add(id(one))
+    room = 8 * config.line * config.values + config.positions * config.position_floats
+    assert held <= config.cache_floats + room and config.cache_floats <= 2 * held
+
+
 def test_given_steps_are_known_to_all_and_carry_no_bits():
     config = dataclasses.replace(FULL[1], given_steps=1)
     model = speaking(config)

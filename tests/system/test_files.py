@@ -12,7 +12,14 @@ from packed_arrays import write
 from small_runs import ALONE, TINY, plan
 
 from axial.cli.main import main
-from axial.system.files import open_file, remove_dead, replacing, scratch_folder, temporary_folder
+from axial.system.files import (
+    open_file,
+    remove_all_dead,
+    remove_dead,
+    replacing,
+    scratch_folder,
+    temporary_folder,
+)
 from axial.training.start import create
 
 
@@ -128,3 +135,13 @@ def test_pipes_and_devices_are_no_files(tmp_path):
     for path in (tmp_path / "pipe", tmp_path, "/dev/null"):
         with pytest.raises(OSError, match=r"is no file|Is a directory"):
             open_file(path)
+
+
+def test_only_the_scratch_folders_of_the_dead_are_removed(tmp_path):
+    with replacing(tmp_path / "x") as scratch:
+        dead = tmp_path / ".y-unfinished-0123"
+        dead.mkdir()
+        remove_all_dead(tmp_path)
+        assert not dead.exists() and scratch.parent.is_dir()
+        scratch.write_text("whole")
+    assert (tmp_path / "x").read_text() == "whole"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 from processes import run_to_end
 from small_runs import losses
 
@@ -13,6 +14,7 @@ import axial
 from axial import ConfigError, TrainConfig
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
+from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
 from axial.models.pixelcnn_config import GatedPixelCnnConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
@@ -70,6 +72,15 @@ def test_two_ranks_find_what_one_finds(preset, tmp_path):
 def test_what_a_family_has_not_is_refused(pictures, tmp_path):
     with pytest.raises(ConfigError, match="encoder_layers is 3: this family of models has none"):
         axial.train(recipe(CONFIGS["full"]), data=pictures, out=tmp_path / "run", encoder_layers=3)
+
+
+@pytest.mark.parametrize("flags", [["--layers", "2"], []])
+def test_a_checkpoint_of_another_family_is_refused(flags, tmp_path):
+    axial.save(new_model(replace(CONFIGS["full"], classes=0)), tmp_path / "full")
+    np.save(tmp_path / "x.npy", np.zeros((40, 4, 4, 2), np.uint8))
+    out = ["--data", str(tmp_path / "x.npy"), "--values", "5", "--out", str(tmp_path / "run")]
+    wrong = refused("train", "small", *out, "--init", str(tmp_path / "full"), *flags)
+    assert "is a model of the family full, but small is of axial" in wrong
 
 
 def test_a_family_is_conditioned_on_labels_drawn_from_scored_and_fine_tuned(tmp_path, capsys):

@@ -33,7 +33,7 @@ from axial.checkpoints.tensors import (
     read_tensors,
 )
 from axial.errors import CheckpointError, ConfigError
-from axial.system.files import LOCK, UNFINISHED, locked, remove, replacing, write_text
+from axial.system.files import LOCK, locked, remove, remove_all_dead, replacing, write_text
 from axial.validation import shown
 
 FORMAT = 1
@@ -207,7 +207,8 @@ class Run:
     def clean(self) -> None:
         """Remove what a process that died has left half done."""
         for place in (self.folder, self.folder / "checkpoints"):
-            for left in (*place.glob(UNFINISHED), *place.glob(".removing-*")):
+            remove_all_dead(place)
+            for left in place.glob(".removing-*"):
                 with suppress(OSError):
                     remove(left)
 

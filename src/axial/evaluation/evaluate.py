@@ -1,5 +1,6 @@
 """A model, or a checkpoint, on data of any kind; and what `axial evaluate` does and writes."""
 
+import copy
 import math
 import sys
 import time
@@ -150,6 +151,9 @@ def _check_outputs(config: EvaluateConfig) -> None:
         check_preview(config.map, overwrite=config.overwrite)
     for path in filter(None, (config.per_example, config.json)):
         check_place(path, overwrite=config.overwrite)
+        if config.data is not None and path.exists():
+            for read in (Path(config.data), description_path(Path(config.data))):
+                check_apart(path, str(read))
     if config.partial is not None:
         check_place(config.partial, overwrite=True)
     every = (config.json, config.map, config.per_example, config.partial)
@@ -184,6 +188,8 @@ def _write(
         label = None
         if found.labels and packed.labels is not None:
             label = torch.from_numpy(packed.labels[index])
+        if next(model.parameters()).element_size() < 4:
+            model = copy.deepcopy(model).float()  # as it was scored
         where = element_bits(model, x, label).numpy()
         frames = packed.shape.frames or model.config.data.stacked_frames
         write_png(config.map, bit_map(x.numpy(), where, values=packed.shape.values, frames=frames))

@@ -4,7 +4,10 @@ Every file takes its name when it is finished; beside it, in JSON, stands how it
 """
 
 import json
-from contextlib import suppress
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +85,7 @@ class Output:
                 with replacing(self.path) as scratch:
                     self._write_folder(scratch, x, _as_text(about))
                 return
-            with scratch_folder(self.path, alone=True) as folder:
+            with _in_turn(self.path) as folder:
                 new, record = folder / self.path.name, record_path(self.path)
                 if self.kind == ".npy":
                     np.save(new, x.astype(dtype_for(self.shape.values)), allow_pickle=False)
@@ -95,7 +98,8 @@ class Output:
         """Finish, or forget, a record that a process that died has left pending."""
         waiting = pending(record_path(self.path))
         if waiting.is_file():
-            with scratch_folder(self.path, alone=True):
+            # Where another does so, or writes it, there is nothing left to do.
+            with suppress(BlockingIOError), scratch_folder(self.path, alone=True):
                 with suppress(OSError, ValueError, TypeError, KeyError):
                     if json.loads(waiting.read_text())["sha256"] == sha256(self.path):
                         complete(record_path(self.path))
@@ -143,6 +147,19 @@ class Output:
         shape, count = self.shape, self.shape.window or 0
         frames = [x[shape.frames_at(t, t + 1)] for t in range(count)]
         return frames if shape.stacked_frames > 1 else [frame[:, 0] for frame in frames]
+
+
+@contextmanager
+def _in_turn(path: Path) -> Iterator[Path]:
+    """A scratch folder while no other process has one: what was drawn waits, and is not lost."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                folder = stack.enter_context(scratch_folder(path, alone=True))
+                break
+            except BlockingIOError:
+                time.sleep(random.uniform(0.01, 0.1))
+        yield folder
 
 
 def record_path(path: Path) -> Path:

@@ -92,7 +92,9 @@ class FamilyConfig:
         known[..., : self.given_channels] = known[: self.given_steps] = True
         known = known.ravel()[self.order()]
         if not known[: known.sum()].all():
-            name = "given_steps" if self.channels_in_turn else "given_channels"
+            name = "given_channels" if self.given_channels else "given_steps"
+            if self.given_steps and self.channels_in_turn:
+                name = "given_steps"
             raise ConfigError(
                 f"{name} is {getattr(self, name)}, which {what} cannot show to the elements "
                 f"predicted before them: {cure}"
@@ -137,6 +139,11 @@ class FamilyConfig:
     @property
     def input_bytes(self) -> int:
         """What a pass keeps of an example beside that."""
+        return 0
+
+    @property
+    def cache_floats(self) -> int:
+        """Numbers that drawing element by element keeps of an example."""
         return 0
 
     def parameters(self) -> int:

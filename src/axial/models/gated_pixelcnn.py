@@ -7,7 +7,6 @@ at the pixel itself let a channel see the channels before it alone.
 b batch, h height, w width, c channels, p features of a stack, v values.
 """
 
-from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -173,17 +172,6 @@ class GatedPixelCnn(OnePassModel):
         self, x: Int[Tensor, "b h w c"], label: Label = None, context: Context = None
     ) -> "PixelSteps":
         return PixelSteps(self, x, self.added(label, context))
-
-    def blocks(self) -> Iterator[nn.Module]:
-        return iter(self.layers)
-
-    def matrices(self) -> dict[str, int | None]:
-        """Maps between features at one pixel; the convolutions are none."""
-        return {
-            name: None
-            for name, weight in self.named_parameters()
-            if name.startswith("layers.") and weight.ndim == 2
-        }
 
 
 class PixelSteps:

@@ -7,8 +7,6 @@ b batch, n length of the sequence, m query blocks, q elements of one, k keys aro
 h heads, e width of a head, v values.
 """
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
@@ -211,17 +209,6 @@ class ImageTransformer(OnePassModel):
         context: Context = None,
     ) -> "LocalSteps":
         return LocalSteps(self, x, label, context)
-
-    def blocks(self) -> Iterator[nn.Module]:
-        return iter(self.layers)
-
-    def matrices(self) -> dict[str, int | None]:
-        """Those of the blocks."""
-        return {
-            name: None
-            for name, weight in self.named_parameters()
-            if name.startswith("layers.") and weight.ndim == 2
-        }
 
 
 class ImageTransformer1d(ImageTransformer):

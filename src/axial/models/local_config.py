@@ -62,6 +62,11 @@ class LocalConfig(FamilyConfig):
         """Places around a block that its queries see beside their own, as far as they exist."""
         raise NotImplementedError
 
+    @property
+    def cache_floats(self) -> int:
+        """Keys and values of all elements, and of what a block sees."""
+        return 2 * self.layers * self.width * (self.length + self.query + self.memory)
+
     def pairs(self, layer: int) -> int:
         """How many (query, key) pairs a layer has."""
         raise NotImplementedError
@@ -162,6 +167,11 @@ class Local2dConfig(LocalConfig):
         (rows, columns), (high, wide) = self.grid, self.block
         places = np.arange(self.length).reshape(rows // high, high, columns // wide, wide)
         return places.swapaxes(1, 2).ravel()
+
+    @property
+    def channels_in_turn(self) -> bool:
+        """Not even one channel: what is kept of it is no prefix."""
+        return False
 
     @property
     def line(self) -> int:

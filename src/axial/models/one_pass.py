@@ -4,10 +4,11 @@ b batch, *axes the data axes (slowest first), c channels, d width, v values.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from axial.models.protocol import Context, Label, Model
 
@@ -24,7 +25,20 @@ class Steps(Protocol):
 
 
 class OnePassModel(Model):
-    """A model whose one slice is the whole example."""
+    """A model whose one slice is the whole example, and whose blocks are its `layers`."""
+
+    layers: nn.ModuleList
+
+    def blocks(self) -> Iterator[nn.Module]:
+        return iter(self.layers)
+
+    def matrices(self) -> dict[str, int | None]:
+        """Those of the blocks: maps between features at one place."""
+        return {
+            name: None
+            for name, weight in self.named_parameters()
+            if name.startswith("layers.") and weight.ndim == 2
+        }
 
     @abstractmethod
     def steps(

@@ -45,6 +45,11 @@ class GatedPixelCnnConfig(FamilyConfig):
         """Those of a layer, roughly."""
         return 16 * self.width
 
+    @property
+    def cache_floats(self) -> int:
+        """What the vertical stack of each layer reads."""
+        return self.layers * self.width * self.positions
+
     def weights(self, layer: int) -> int:
         """Numbers of the matrices and kernels of a layer."""
         reach = (self.kernel if layer else self.first_kernel) // 2
@@ -71,8 +76,8 @@ class GatedPixelCnnConfig(FamilyConfig):
         reach = self.first_kernel // 2 + (self.layers - 1) * (self.kernel // 2)
         rows = [
             f"x (b, {shape})",
-            f" |- {self.layers} layers of a vertical and a horizontal stack: a pixel sees {reach} "
-            f"rows up and {reach} columns aside",
+            f" |- {self.layers} layers of a vertical and a horizontal stack: a pixel sees "
+            f"{reach + 1} rows up and {reach} columns aside",
             f"logits (b, {shape}, {self.values})",
         ]
         return "\n".join(rows)

@@ -53,6 +53,11 @@ class FullConfig(FamilyConfig):
         """Those of a block, roughly."""
         return self.width * (10 + 2 * self.mlp_ratio) + 2 * self.query_width
 
+    @property
+    def cache_floats(self) -> int:
+        """Keys and values of all elements in every layer, which local ones need not keep."""
+        return self.layers * self.length * (self.query_width + self.width)
+
     def parameters(self) -> int:
         width, narrow, hidden = self.width, self.query_width, self.mlp_ratio * self.width
         attention = 2 * narrow * (width + 1) + 2 * width * (width + 1)

@@ -7,7 +7,6 @@ sequence, channels innermost; position i carries element i - 1, so every mask in
 b batch, n length of the sequence, d width, h heads, e width of a head, v values.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -204,17 +203,6 @@ class FullTransformer(OnePassModel):
         self, x: Int[Tensor, "b *axes c"], label: Label = None, context: Context = None
     ) -> "SequenceSteps":
         return SequenceSteps(self, x, self._condition(label, context))
-
-    def blocks(self) -> Iterator[nn.Module]:
-        return iter(self.layers)
-
-    def matrices(self) -> dict[str, int | None]:
-        """Those of the blocks; queries, keys and values are matrices of their own."""
-        return {
-            name: None
-            for name, weight in self.named_parameters()
-            if name.startswith("layers.") and weight.ndim == 2
-        }
 
 
 class StridedTransformer(FullTransformer):

@@ -153,9 +153,10 @@ def draws_at_once(model: Model) -> int:
         room = torch.cuda.get_device_properties(weight.device).total_memory // 4
     activations = config.positions * (config.position_floats - 4 * config.width)
     noise = 8 * 8 * config.line * config.values
-    kept = (
-        noise + config.input_bytes + (cache_bytes(level_model(model)) if has_levels(model) else 0)
-    )
+    caches = config.cache_floats * weight.element_size()
+    if has_levels(model):
+        caches = cache_bytes(level_model(model))
+    kept = noise + config.input_bytes + caches
     return max(1, room // (activations * weight.element_size() + kept))
 
 

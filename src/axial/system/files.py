@@ -128,19 +128,31 @@ def temporary_folder() -> Iterator[Path]:
 
 def remove_dead(path: Path, *, within: Path | None = None, but: Path | None = None) -> bool:
     """Remove the scratch folders of dead processes; whether a living one, not ours, has one."""
-    living, place = False, within or path.parent
-    for folder in place.iterdir() if place.is_dir() else ():
-        if not folder.name.startswith(_mark(path)) or folder == but or not _is_folder(folder):
-            continue
-        try:
-            with locked(folder / LOCK) as held:
-                if held:
-                    shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            living = True
-        except OSError:  # it is gone, or not ours to remove
-            continue
-    return living
+    place = within or path.parent
+    every = place.iterdir() if place.is_dir() else ()
+    ours = (folder for folder in every if folder.name.startswith(_mark(path)) and folder != but)
+    return any([_lives(folder) for folder in ours])
+
+
+def remove_all_dead(place: Path) -> None:
+    """Remove the scratch folders of dead processes in a folder, whatever they were for."""
+    for folder in place.glob(UNFINISHED):
+        _lives(folder)
+
+
+def _lives(folder: Path) -> bool:
+    """Whether the process of a scratch folder lives; if not, the folder goes."""
+    if not _is_folder(folder):
+        return False
+    try:
+        with locked(folder / LOCK) as held:
+            if held:
+                shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        return True
+    except OSError:  # it is gone, or not ours to remove
+        pass
+    return False
 
 
 def _mark(path: Path) -> str:

@@ -257,11 +257,16 @@ def _model_to_tune(
             f"{init}: is not conditioned on labels, and this training would be; give --no-labels, "
             f"or leave --init out"
         )
+    if (own := family_of(config)) is not (other := family_of(plan.usual.model)):
+        raise ConfigError(
+            f"{init}: is a model of the family {own.family}, but {plan.name} is of {other.family}; "
+            f"train a preset of that family"
+        )
     wanted = asdict(plan.preset.model) if isinstance(plan.preset, Recipe) else {}
     for name, value in (wanted | plan.sizes.given).items():
-        if "dropout" not in name and value != getattr(config, name):
+        if "dropout" not in name and value != (has := getattr(config, name, None)):
             raise ConfigError(
-                f"{init}: has {name} {getattr(config, name)}, not {value}; with --init the sizes "
+                f"{init}: has {name} {has}, not {value}; with --init the sizes "
                 f"are those of the model to start from: leave --{name.replace('_', '-')} out"
             )
     start = {"folder": _place(init), "fingerprint": fingerprint(model)}
@@ -281,7 +286,7 @@ def _check_memory(model: FamilyConfig, training: TrainConfig, ranks: Ranks) -> N
         raise ConfigError(
             f"training {model.parameters():,} parameters on batches of {training.batch:,} takes "
             f"{needed / 1e9:,.0f} GB or more, and {ranks.device} has {has / 1e9:,.0f} GB; use a "
-            f"smaller --width, fewer layers, a smaller --batch or --grad-accum"
+            f"smaller --width, fewer layers, a smaller --batch or a larger --grad-accum"
         )
 
 

@@ -114,10 +114,51 @@ def test_tables_in_a_folder_are_read_by_split_and_nothing_beside_them(tmp_path):
     found.to_parquet(outside)
     told = "---\nconfigs:\n- config_name: default\n  data_files: ../secret.parquet\n---\n"
     (folder / "README.md").write_text(told)
+    assert "'../secret.parquet', which is not inside of it" in refused(folder, tmp_path)
+    (folder / "README.md").unlink()
     train = packed(folder, tmp_path)
     assert np.array_equal(train.array, x[:4]) and train.description.split == "train"
     assert np.array_equal(packed(folder, tmp_path, split="test").array, x[4:])
     assert "has no split 'dev'" in refused(folder, tmp_path, split="dev")
+
+
+def tables(folder, *names):
+    """A table of one picture under each name; the pictures."""
+    x = formats.pictures(len(names), 8)
+    for name, one in zip(names, x, strict=True):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict({"image": [Image.fromarray(one)]}).to_parquet(folder / name)
+    return x
+
+
+def test_splits_have_the_names_that_the_library_knows(tmp_path):
+    x = tables(tmp_path / "in", "training.parquet", "x-eval.parquet", "val.parquet", "z.parquet")
+    for number, split in enumerate(("train", "test", "validation")):
+        found = packed(tmp_path / "in", tmp_path, split=split)
+        assert np.array_equal(found.array[0], x[number]) and found.description.split == split
+    assert "1 tables whose names tell no split left out" in found.description.notes
+    x = tables(tmp_path / "all", "a.parquet", "b.parquet")
+    found = packed(tmp_path / "all", tmp_path)
+    assert np.array_equal(found.array, x) and found.description.split == "train"
+    assert "2 tables whose names tell no split taken together as train" in found.description.notes
+
+
+def test_a_readme_says_which_tables_are_which_split(tmp_path):
+    folder = tmp_path / "in"
+    x = tables(folder, "part1.parquet", "part2.parquet")
+    files = "  - split: train\n    path: part1.parquet\n  - split: test\n    path: [part2.*]\n"
+    head = "---\nlicense: mit\nconfigs:\n- config_name: default\n  data_files:\n"
+    (folder / "README.md").write_text(f"{head}{files}---\n# words\n")
+    for number, split in enumerate(("train", "test")):
+        assert np.array_equal(packed(folder, tmp_path, split=split).array[0], x[number])
+    for odd, told in (
+        (f"{head}{files}- config_name: b\n  data_files: x\n---\n", "lists 2 data sets"),
+        (f"{head}  - split: train\n    path: none.parquet\n---\n", "holds no such table"),
+        (f"{head}  - split: train\n---\n", "README.md"),
+        (f"{head}  {{[\n---\n", "README.md"),
+    ):
+        (folder / "README.md").write_text(odd)
+        assert told in refused(folder, tmp_path)
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])

@@ -33,7 +33,14 @@ _LARGEST_JSON = 1 << 24
 _SMALL, _TIGHTEST = 1 << 28, 64
 """Bytes that a group of rows may unpack to in any case, and how often those it is packed in."""
 _BUILDERS = {"parquet", "arrow", "imagefolder"}
-_SPLIT = re.compile(r"(?<![a-z])(train|test|validation|valid|val|dev)(?![a-z])")
+_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_CALLED = {word: split for split, words in _SPLITS.items() for word in words}
+_SPLIT = re.compile(rf"(?<![a-z])({'|'.join(sorted(_CALLED, key=len, reverse=True))})(?![a-z])")
+"""What the library, too, takes for the name of a split in that of a file."""
 
 
 class _Table(NamedTuple):
@@ -70,7 +77,7 @@ def is_local(path: Path) -> bool:
 def open_hub(where: str | Path, options: ReadOptions) -> Source:
     """A data set with a column of pictures, or of nested lists of integers."""
     what = str(where)
-    parts = _local(where) if isinstance(where, Path) else _remote(where)
+    parts, notes = _local(where) if isinstance(where, Path) else (_remote(where), [])
     if not parts:
         raise DataError(f"{what}: lists no splits; write it again")
     split = None if None in parts else choose_split(options.split, list(map(str, parts)), what)
@@ -94,7 +101,7 @@ def open_hub(where: str | Path, options: ReadOptions) -> Source:
         records=_records(what, table, column, label, None if pictures else options),
         decode=Decoder(options) if pictures else None,
         takes=(OPTIONS if pictures else frozenset({"values"})) | {"key"},
-        notes=[*(changes(options) if pictures else []), *left_out],
+        notes=[*(changes(options) if pictures else []), *left_out, *notes],
     )
 
 
@@ -102,21 +109,67 @@ def _is_table(name: str) -> bool:
     return name.endswith((".parquet", ".arrow"))
 
 
-def _local(folder: Path) -> _Parts:
-    """The splits of a folder; None for one that has none."""
+def _local(folder: Path) -> tuple[_Parts, list[str]]:
+    """The splits of a folder, and what to know of them; None for one that has none."""
     found: dict[str | None, list[Path]] = {}
+    notes: list[str] = []
     if (folder / "dataset_dict.json").is_file():
         names = map(str, _json(folder / "dataset_dict.json", "splits"))
         found = {name: _saved(folder, name) for name in names}
     elif (folder / "state.json").is_file():
         found = {None: _saved(folder, ".")}
+    elif listed := _listed(folder):
+        found |= listed
     else:
         for name in sorted(files_below(folder, _is_table)[0], key=natural):
-            splits = _SPLIT.findall(name.lower()) or [""]
-            found.setdefault(splits[-1], []).append(folder / name)
-        others = found.pop("", [])
-        found = found or {"train": others}
-    return {split: partial(_open_files, folder, files) for split, files in found.items()}
+            words = _SPLIT.findall(name.lower())
+            found.setdefault(_CALLED[words[-1]] if words else "", []).append(folder / name)
+        if others := found.pop("", []):
+            said = "left out" if found else "taken together as train"
+            notes += [f"{len(others)} tables whose names tell no split {said}"]
+            found = found or {"train": others}
+    return {split: partial(_open_files, folder, files) for split, files in found.items()}, notes
+
+
+def _listed(folder: Path) -> dict[str | None, list[Path]]:
+    """The files of each split as the head of a README lists them; nothing if none does."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return {}
+    with card.open("rb") as file:
+        text = file.read(_LARGEST_JSON).decode("utf-8", "replace")
+    head = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
+    if head is None or "data_files" not in head[1]:
+        return {}
+    try:
+        import yaml
+
+        configs = yaml.safe_load(head[1])["configs"]
+        if len(configs) > 1:
+            raise DataError(f"{card}: lists {len(configs)} data sets; give a folder of one")
+        entries = configs[0]["data_files"]
+        if isinstance(entries, str):
+            entries = [{"split": "train", "path": entries}]
+        return {str(entry["split"]): _matching(folder, entry["path"]) for entry in entries}
+    except (ImportError, KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
+        raise damaged(card, error) from error
+    except yaml.YAMLError as error:
+        raise damaged(card, error) from error
+
+
+def _matching(folder: Path, patterns: Any) -> list[Path]:
+    """The tables of a folder that a pattern, or several, name."""
+    found: list[Path] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        whole = os.path.normpath(folder.absolute() / pattern)
+        if not Path(whole).is_relative_to(folder.absolute()):
+            raise DataError(
+                f"{folder}: names {pattern!r}, which is not inside of it; do not trust it"
+            )
+        found += [path for path in sorted(folder.glob(pattern)) if _is_table(path.name)]
+    if not found:
+        raise DataError(f"{folder}: names {patterns!r}, and holds no such table; fetch it again")
+    return [_inside(folder, str(path.relative_to(folder)), folder) for path in found]
 
 
 def _saved(folder: Path, part: str) -> list[Path]:
@@ -226,6 +279,8 @@ def _libraries(what: str) -> Any:
 def _remote(what: str) -> _Parts:
     """The splits of a data set by name, fetched by the library if it keeps tables or pictures."""
     datasets = _libraries(what)
+    import huggingface_hub
+
     datasets.disable_progress_bars()
     print(printable(f"{what}: no such file or folder; asking Hugging Face ..."), file=sys.stderr)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
@@ -247,7 +302,8 @@ def _remote(what: str) -> _Parts:
             f"{what}: no such file or folder, nor a Hugging Face data set that can be read "
             f"({type(error).__name__}: {told(error)})"
         ) from error
-    root = Path(datasets.config.HF_CACHE_HOME)
+    own, pictures = datasets.config.HF_CACHE_HOME, huggingface_hub.constants.HF_HUB_CACHE
+    root = Path(pictures if type(builder).__name__ == "ImageFolder" else own)
     return {split: partial(_fetched, part, root) for split, part in found.items()}
 
 
