@@ -74,4 +74,4 @@ def train(
         devices = [team.device] if team.device.type == "cuda" else []
         with torch.random.fork_rng(devices):  # a call leaves the caller's generator as it was
             run, packed = open_run(plan, Path(out), team, resume=resume)
-            return loop.train(run, packed, team)
+            return loop.train(run, packed, team, fresh=not resume)

@@ -70,7 +70,7 @@ def test_a_model_that_gives_no_numbers_has_no_score(tmp_path, alone):
     assert "gives probabilities that are no numbers" in message
 
 
-def test_a_run_that_does_not_fit_memory_says_so(tmp_path):
+def test_a_run_that_does_not_fit_memory_says_so_and_a_fresh_one_leaves_no_folder(tmp_path):
     run, packed = create(plan(), tmp_path / "run", ALONE)
 
     class Full(type(packed)):
@@ -80,6 +80,10 @@ def test_a_run_that_does_not_fit_memory_says_so(tmp_path):
     packed.__class__ = Full
     with pytest.raises(TrainingError, match="does not fit memory; start anew with a smaller"):
         train(run, packed, ALONE)
+    assert run.exists(run.folder)
+    with pytest.raises(TrainingError, match="does not fit memory"):
+        train(run, packed, ALONE, fresh=True)
+    assert not run.folder.exists()
 
 
 def test_a_single_held_out_example_has_no_error_bar(tmp_path, capsys):

@@ -212,6 +212,13 @@ class Run:
                 with suppress(OSError):
                     remove(left)
 
+    def remove(self) -> None:
+        """Take the whole run away; a folder that cannot go, as a mount, is left empty."""
+        with suppress(OSError):
+            for part in self.folder.iterdir():
+                remove(part)
+            self.folder.rmdir()
+
     @property
     def log_path(self) -> Path:
         """Where the log lies."""

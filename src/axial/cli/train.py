@@ -59,8 +59,16 @@ def train(args: Sequence[str]) -> None:
     assert folder is not None and flags.preset is not None  # _train_flags has seen to it
     with ranks(flags.device) as team:
         plan = Plan(name=flags.preset, preset=PRESETS.get(flags.preset), **asked)
-        run, packed = open_run(plan, folder, team, resume=flags.resume is not None)
-        outcome = train(run, packed, team, parallel=flags.parallel, tensorboard=flags.tensorboard)
+        resume = flags.resume is not None
+        run, packed = open_run(plan, folder, team, resume=resume)
+        outcome = train(
+            run,
+            packed,
+            team,
+            parallel=flags.parallel,
+            tensorboard=flags.tensorboard,
+            fresh=not resume,
+        )
     if team.is_rank0:
         print(printable(outcome.line(run.folder)))
     if outcome.signal is not None:

@@ -65,10 +65,12 @@ def train(
     *,
     parallel: Parallel = "ddp",
     tensorboard: bool = False,
+    fresh: bool = False,
 ) -> Outcome:
     """Train from the last checkpoint of a run, or from its start, to its end.
 
-    Every rank calls it. A signal that asks to end saves and returns; a second one does not wait.
+    Every rank calls it. A `fresh` run that does not fit memory leaves no folder. A signal that
+    asks to end saves and returns; a second one does not wait.
     """
     try:
         with ExitStack() as stack:
@@ -95,6 +97,8 @@ def train(
             ) from error
         if not is_out_of_memory(error):
             raise
+        if fresh and ranks.is_rank0 and not run.checkpoints():
+            run.remove()
         raise TrainingError(
             f"{run.folder}: does not fit memory; start anew with a smaller --batch or --width, or "
             f"with --grad-accum, --activation-checkpointing or --no-cuda-graph"
