@@ -6,11 +6,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from blocks_reach import BLOCKS, blocks_reach
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import axial
 from axial import ConfigError, bits, draw
+from axial.models.blocks_config import BlocksConfig
 from axial.models.cost import forward_flops
 from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
@@ -42,12 +44,13 @@ PIXELCNN = [
     ]
 ]
 SEQUENCES = FULL + STRIDED
-ALL = SEQUENCES + LOCAL_1D + LOCAL_2D + PIXELCNN
-ONE_EACH = [FULL[1], STRIDED[1], LOCAL_1D[1], LOCAL_2D[0], PIXELCNN[0]]
+ALL = SEQUENCES + LOCAL_1D + LOCAL_2D + PIXELCNN + BLOCKS
+ONE_EACH = [FULL[1], STRIDED[1], LOCAL_1D[1], LOCAL_2D[0], PIXELCNN[0], BLOCKS[1]]
 
 
 def name(config):
     size = getattr(config, "stride", getattr(config, "block", config.channels))
+    size = getattr(config, "subscale", size)
     return f"{type(config).__name__}-{'x'.join(map(str, config.axes))}-{size}"
 
 
@@ -117,6 +120,8 @@ def reach(config, layers):
     """What each prediction depends on after some layers: position i carries element i - 1."""
     if isinstance(config, GatedPixelCnnConfig):
         return pixelcnn_reach(config)
+    if isinstance(config, BlocksConfig):
+        return blocks_reach(config)
     seen = np.eye(config.length, dtype=bool)
     for layer in range(layers):
         seen = (see(config, layer).astype(int) @ seen.astype(int)) > 0
@@ -128,14 +133,11 @@ def dependence(model):
     config = model.config
     x = torch.randint(config.values, (1, *config.axes, config.channels))
     order = model.order()
-    before = model(x).flatten(1, -2)[0][order]
-    found = np.zeros((len(order), len(order)), bool)
-    for rank, place in enumerate(order.tolist()):
-        changed = x.clone()
-        changed.view(-1)[place] = (changed.view(-1)[place] + 1) % config.values
-        moved = (model(changed).flatten(1, -2)[0][order] - before).abs().amax(-1) > 1e-12
-        found[:, rank] = moved.numpy()
-    return found
+    every = x.repeat(1 + len(order), *(1,) * (x.ndim - 1))
+    changed = every.view(len(every), -1)[1:]  # example i differs in the element of rank i
+    changed[torch.arange(len(order)), order] += 1
+    before, *after = model(every % config.values).flatten(1, -2)[:, order]
+    return ((torch.stack(after) - before).abs().amax(-1) > 1e-12).T.numpy()
 
 
 @pytest.mark.parametrize("config", ALL, ids=name)
@@ -158,6 +160,7 @@ def test_two_layers_of_different_patterns_see_everything_before(config):
 @pytest.mark.parametrize("config", ONE_EACH, ids=name)
 def test_probabilities_of_all_pictures_add_up_to_one(config):
     smaller = {Local2dConfig: {"block": (1, 2), "flange": (1, 1)}, Local1dConfig: {"block": 2}}
+    smaller |= {BlocksConfig: {"subscale": (3,), "block_shapes": None, "kernel": None}}
     smaller = (smaller | {StridedConfig: {"stride": 2}}).get(type(config), {})
     axes = (3, 1) if isinstance(config, Local2dConfig | GatedPixelCnnConfig) else (3,)
     model = speaking(dataclasses.replace(config, axes=axes, channels=2, classes=2, **smaller))
@@ -194,7 +197,7 @@ def test_steps_give_the_logits_of_the_whole_pass(config):
 @pytest.mark.parametrize("config", ALL, ids=name)
 def test_an_untrained_model_knows_nothing_and_examples_do_not_mix(config):
     x = torch.randint(config.values, (2, *config.axes, config.channels))
-    if config in SEQUENCES + PIXELCNN:
+    if config in SEQUENCES + PIXELCNN + BLOCKS:
         model = new_model(config).double()
         assert (axial.bits_per_dim(model, x) - np.log2(3)).abs().max() < 1e-12
     model = speaking(config)
@@ -211,7 +214,7 @@ def test_costs_are_counted_from_the_configuration(config):
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         model(x, torch.tensor([0]))
     assert forward_flops(config) == counted.get_total_flops()
-    if not isinstance(config, GatedPixelCnnConfig):
+    if not isinstance(config, GatedPixelCnnConfig | BlocksConfig):
         assert sum(see(config, 0).ravel()) == config.pairs(0)
 
 

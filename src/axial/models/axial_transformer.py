@@ -157,13 +157,6 @@ class AxialTransformer(LevelModel):
             logits = logits.masked_fill(self.given(logits.device)[..., -1:], 0.0)
         return logits
 
-    @property
-    def slices(self) -> range:
-        """Channels; where they are stacked, one slice is everything."""
-        if self.config.channel_mode == "encode":
-            return range(self.config.given_channels, self.config.channels)
-        return super().slices
-
     def slice_of(self, x: Examples, number: Int[Tensor, " b"]) -> Tensor:
         return plane_of(x, number) if self.config.channel_mode == "encode" else x
 

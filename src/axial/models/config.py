@@ -22,6 +22,7 @@ class ModelConfig(FamilyConfig):
     least: ClassVar = {"heads": 1, "encoder_layers": 0, "mlp_ratio": 1}
     rates: ClassVar = ("dropout", "encoder_dropout")
     later: ClassVar = ("frames", "encoder_dropout")
+    slice_name: ClassVar = "channel"
 
     heads: int
     """Attention heads: equal consecutive slices of the width."""
@@ -80,9 +81,11 @@ class ModelConfig(FamilyConfig):
         return self.axes
 
     @property
-    def planes(self) -> int:
-        """How many passes of the decoder score one example: 1 where channels are stacked."""
-        return self.channels if self.channel_mode == "encode" else 1
+    def slices(self) -> range:
+        """The channels that are predicted; where they are stacked, one slice is everything."""
+        if self.channel_mode == "encode":
+            return range(self.given_channels, self.channels)
+        return super().slices
 
     @property
     def positions(self) -> int:
@@ -198,9 +201,9 @@ class Sizes:
     heads: int | None = None
     """Attention heads."""
     layers: int | None = None
-    """Blocks of a family that is one stack of them, such as full and strided."""
+    """Blocks of a family that is one stack of them, such as full; of a slice decoder."""
     encoder_layers: int | None = None
-    """Blocks of the channel encoder."""
+    """Blocks of the channel encoder, or of a slice encoder."""
     decoder_layers: tuple[int, ...] | None = None
     """Blocks of each decoder level, one level per axis, slowest first."""
     mlp_ratio: int | None = None

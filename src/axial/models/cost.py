@@ -8,9 +8,8 @@ from axial.models.family_config import FamilyConfig
 
 
 def forward_flops(config: FamilyConfig) -> int:
-    """Operations to score one example, all its channels."""
-    given = config.given_channels if config.planes > 1 else 0
-    return (config.planes - given) * config.pass_flops()
+    """Operations to score one example, all its slices."""
+    return len(config.slices) * config.pass_flops()
 
 
 def training_flops(config: FamilyConfig) -> int:

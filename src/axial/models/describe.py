@@ -13,7 +13,7 @@ def describe(config: FamilyConfig) -> str:
         "parameters": f"{config.parameters():,} ({config.parameters() / 1e6:.1f} M)",
         "FLOPs": f"{_amount(forward_flops(config))} to score one example, "
         f"{_amount(training_flops(config))} to train on one (forward and backward"
-        f"{', one channel' if config.planes > 1 else ''})",
+        f"{f', one {config.slice_name}' if len(config.slices) > 1 else ''})",
     }
     lines = [f"{name:<12}{fact}" for name, fact in facts.items()]
     outline = _levels(config) if isinstance(config, ModelConfig) else config.outline()

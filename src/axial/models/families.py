@@ -7,6 +7,8 @@ from torch import Tensor
 
 from axial.errors import ConfigError
 from axial.models.axial_transformer import AxialTransformer
+from axial.models.block_transformer import BlockTransformer
+from axial.models.blocks_config import BlocksConfig
 from axial.models.config import ModelConfig
 from axial.models.family_config import FamilyConfig
 from axial.models.gated_pixelcnn import GatedPixelCnn
@@ -25,6 +27,7 @@ _KINDS: tuple[tuple[type[Model], type[FamilyConfig]], ...] = (
     (ImageTransformer1d, Local1dConfig),
     (ImageTransformer2d, Local2dConfig),
     (GatedPixelCnn, GatedPixelCnnConfig),
+    (BlockTransformer, BlocksConfig),
 )
 FAMILIES: dict[str, type[Model]] = {model.family: model for model, _ in _KINDS}
 _CONFIGS: dict[str, type[FamilyConfig]] = {model.family: config for model, config in _KINDS}

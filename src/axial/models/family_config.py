@@ -31,6 +31,8 @@ class FamilyConfig:
     """Numbers from 0 up to below 1."""
     later: ClassVar[tuple[str, ...]] = ("frames",)
     """Fields that came later: in JSON only where they say something, as old fingerprints stand."""
+    slice_name: ClassVar[str] = "slice"
+    """What one pass scores, where it is not all of an example."""
 
     axes: tuple[int, ...]
     """Lengths of the grid, slowest first: height and width for an image."""
@@ -122,9 +124,9 @@ class FamilyConfig:
         return self.axes[-1] * self.channels
 
     @property
-    def planes(self) -> int:
-        """How many passes of the model score one example."""
-        return 1
+    def slices(self) -> range:
+        """The numbers of the slices of an example, each scored by one pass; given ones left out."""
+        return range(1)
 
     @property
     def positions(self) -> int:

@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -153,7 +153,7 @@ class Model(nn.Module):
     @property
     def slices(self) -> range:
         """The numbers of the slices that make up an example, but for those that are given."""
-        return range(1)
+        return self.config.slices
 
     def slice_of(self, x: Examples, number: Int[Tensor, " b"]) -> Tensor:
         """The elements (b, *part) of one slice of each example: here of the only one."""
@@ -240,6 +240,27 @@ class Model(nn.Module):
                 f"context has shape {tuple(context.shape)} and type {context.dtype}, but this "
                 f"model takes floating point numbers of shape {wide}"
             )
+
+
+@runtime_checkable
+class Steps(Protocol):
+    """A batch on its way: what the layers remember of the elements so far."""
+
+    def logits(self, rank: int) -> Float[Tensor, "b v"]:
+        """Logits of the element of this rank in the order of prediction.
+
+        To be asked for 0, 1, 2 ... in turn; by then all elements of lower rank are known.
+        """
+
+
+class SteppedModel(Model):
+    """A model that can predict element after element, by what its own layers remember."""
+
+    @abstractmethod
+    def steps(
+        self, x: Int[Tensor, "b *axes c"], label: Label = None, context: Context = None
+    ) -> Steps:
+        """Predict element after element of `x`, which the caller fills in the meantime."""
 
 
 class LevelModel(Model):

@@ -19,9 +19,14 @@ from torch import Tensor
 
 from axial.errors import InputError
 from axial.models.causal import lines, shift, stack, unstack
-from axial.models.one_pass import OnePassModel
-from axial.models.protocol import Context, Examples, Label, Model, evaluating
-from axial.sampling.kv_cache import DecoderState, check_plain, level_model, outer_decoders
+from axial.models.protocol import Context, Examples, Label, Model, SteppedModel, evaluating
+from axial.sampling.kv_cache import (
+    DecoderState,
+    check_plain,
+    has_steps,
+    level_model,
+    outer_decoders,
+)
 from axial.sampling.levels import all_finite, sensible_threads
 from axial.sampling.noise import Noise
 
@@ -71,7 +76,7 @@ class Decoder:
     def __init__(self, model: Model, batch: int, method: str = "cached") -> None:
         self.model, self.method = model, method
         self.state: DecoderState | None = None
-        if method == "cached" and not isinstance(model, OnePassModel):
+        if method == "cached" and not has_steps(model):
             self.state = DecoderState(check_plain(model), batch)
         device = next(model.parameters()).device
         self.finite = torch.ones((), dtype=torch.bool, device=device)
@@ -98,7 +103,7 @@ class Decoder:
             return
         if not (x < 0).any():
             return
-        if isinstance(self.model, OnePassModel):
+        if has_steps(self.model):
             yield from self._step_through(self.model, x, choose, label, context)
             return
         config = level_model(self.model).config
@@ -128,7 +133,7 @@ class Decoder:
 
     def _step_through(
         self,
-        model: OnePassModel,
+        model: SteppedModel,
         x: Tensor,
         choose: Choose,
         label: Tensor | None,

@@ -5,7 +5,7 @@ b batch, *plane the grid of the decoder, d width.
 
 import functools
 import math
-from typing import cast
+from typing import TypeGuard, cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from axial.models.attention import is_plain
 from axial.models.config import ModelConfig
 from axial.models.families import model_of_shapes
 from axial.models.layers import LSTM, Blocks
-from axial.models.protocol import LevelModel, Model, plain_name
+from axial.models.protocol import LevelModel, Model, SteppedModel, plain_name
 from axial.sampling.levels import InnerLevel, OuterStep
 from axial.sampling.levels_triton import TritonInnerLevel, TritonOuterStep, fast_kernels
 
@@ -90,6 +90,11 @@ def level_model(model: Model) -> LevelModel:
 def has_levels(model: Model) -> bool:
     """Whether it is a `LevelModel`, or what `torch.compile` wraps around one."""
     return hasattr(model, "outer_decoders")
+
+
+def has_steps(model: Model) -> TypeGuard[SteppedModel]:
+    """Whether it is a `SteppedModel`, or what `torch.compile` wraps around one."""
+    return hasattr(model, "steps")
 
 
 def check_plain(model: Model) -> LevelModel:

@@ -6,11 +6,10 @@ from collections.abc import Generator, Iterator
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from axial.models.one_pass import OnePassModel
 from axial.models.protocol import Model
 from axial.sampling.decoder import decoding
 from axial.sampling.draw import Request
-from axial.sampling.kv_cache import check_plain
+from axial.sampling.kv_cache import check_plain, has_steps
 
 
 def stream(
@@ -39,7 +38,7 @@ def stream(
     request = Request(
         model, count, seed, temperature, method, given, noise, label, context, first, batch
     )
-    if method == "cached" and not isinstance(model, OnePassModel):
+    if method == "cached" and not has_steps(model):
         check_plain(model)
     return _items(request)
 
