@@ -54,7 +54,8 @@ class BlockTransformer(SteppedModel):
             self.encoder = SliceEncoder(config)
             self.from_encoder = nn.Linear(width, width, bias=False)
         self.value_embedding = nn.Embedding(channels * config.values, small)
-        self.convolution = nn.Linear(len(config.taps) * small, width)
+        self.taps = config.taps
+        self.convolution = nn.Linear(len(self.taps) * small, width)
         self.positions = Positions(config.slice_axes, width)
         self.layers = nn.ModuleList(
             BlockLayer(config, layer, causal=True) for layer in range(config.layers)
@@ -211,7 +212,7 @@ class BlockTransformer(SteppedModel):
 
     def convolve(self, part: Int[Tensor, "b *part c"]) -> Float[Tensor, "b *part d"]:
         """The masked convolution; it is what moves the input on: a place does not see itself."""
-        taps, axes = self.config.taps, part.shape[1:-1]
+        taps, axes = self.taps, part.shape[1:-1]
         reach = [max(abs(step) for step in steps) for steps in zip(*taps, strict=True)]
         room = [side for length in reversed(reach) for side in (length, length)]
         padded = F.pad(self.embed(part), (0, 0, *room))

@@ -140,15 +140,12 @@ class BlocksConfig(FamilyConfig):
         given = max(0, self.given_steps - last) * math.prod(self.subscale[1:])
         return range(given, self.slice_count)
 
-    def slice_numbers(self) -> Places:
-        """The slice of each pixel: (*axes)."""
-        steps = np.indices(self.axes) % np.reshape(self.subscale, (-1, *(1,) * len(self.axes)))
-        return np.ravel_multi_index(tuple(steps), self.subscale)
-
     def pixels(self) -> Places:
         """The pixels of each slice, in raster order: (slices, places)."""
-        numbers = self.slice_numbers().ravel()
-        return np.argsort(numbers, kind="stable").reshape(self.slice_count, -1)
+        pairs = zip(self.slice_axes, self.subscale, strict=True)
+        dealt = np.arange(math.prod(self.axes)).reshape([n for pair in pairs for n in pair])
+        first = range(1, dealt.ndim, 2)
+        return dealt.transpose(*first, *(at - 1 for at in first)).reshape(self.slice_count, -1)
 
     def order(self) -> Places:
         """Slice by slice, each in raster order, channels innermost."""

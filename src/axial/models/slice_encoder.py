@@ -19,8 +19,11 @@ from axial.models.line_attention import dense_dtype
 
 def visible(number: Int[Tensor, " b"], config: BlocksConfig) -> Bool[Tensor, "b *axes c"]:
     """What the encoder may show while a slice is predicted: earlier slices and what is given."""
-    numbers = torch.from_numpy(config.slice_numbers()).to(number.device).unsqueeze(-1)
-    earlier = numbers < number.view(-1, *(1,) * numbers.ndim)
+    numbers = torch.zeros((), dtype=torch.long, device=number.device)
+    for length, factor in zip(config.axes, config.subscale, strict=True):
+        step = torch.arange(length, device=number.device) % factor
+        numbers = factor * numbers.unsqueeze(-1) + step
+    earlier = numbers.unsqueeze(-1) < number.view(-1, *(1,) * (1 + len(config.axes)))
     return earlier | given(config, number.device)
 
 
