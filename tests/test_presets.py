@@ -54,6 +54,25 @@ def test_the_image_transformers_have_the_published_sizes_and_pairs():
     assert "12 blocks, each query sees its block and 256 places around" in describe(found)
 
 
+def test_the_block_transformers_have_the_published_sizes():
+    found = PRESETS["blocks-bair"]().model
+    assert (found.slice_axes, len(found.slices), found.given_steps) == ((4, 32, 32), 16, 1)
+    assert found.block_shapes == ((4, 8, 4), (4, 4, 8), (1, 32, 4), (1, 4, 32))
+    assert (found.heads, found.head_width, found.encoder_layers, found.layers) == (8, 128, 8, 8)
+    found = PRESETS["blocks-cifar10-45m"]().model
+    assert round(found.parameters() / 1e6, 1) == 44.9 and found.block_shapes == ((16, 8), (8, 16))
+    assert 4 * found.pairs(0, masked=False) == 131_072
+    text = describe(found)
+    assert "98.11 G to score one example, 73.58 G to train on one" in text and "one slice" in text
+    assert "4 slices of 16 x 16 pixels in turn" in text and "1,576,960 an example" in text
+    for axes in [(8,), (4, 6, 8)]:
+        assert PRESETS["blocks-cifar10-45m"](DataShape(axes=axes)).model.axes == axes
+    with pytest.raises(ConfigError, match=r"subscale is \(2, 2\), but axis 0 has 31 steps"):
+        PRESETS["blocks-cifar10-45m"](DataShape(axes=(31, 32)))
+    with pytest.raises(ConfigError, match="blocks-bair is for clips of three axes, not 2"):
+        PRESETS["blocks-bair"](DataShape(axes=(64, 64), channels=48))
+
+
 @pytest.mark.parametrize(
     "name", ["imagenet32", "imagenet64", "bair", "imagenet32-lstm", "imagenet64-lstm"]
 )

@@ -90,10 +90,10 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
     monkeypatch.setattr(axial.models.likelihood, "_WORKING_BYTES", 4 * (each + 1))
     x, _, _ = random_input(found, 50)
     bits(model, x)
-    assert max(seen) == 4 and sum(seen) == 50 * found.planes
+    assert max(seen) == 4 and sum(seen) == 50 * len(found.slices)
     seen.clear()
     element_bits(model, x, planes=3)
-    assert max(seen) == 3 and sum(seen) == 50 * found.planes
+    assert max(seen) == 3 and sum(seen) == 50 * len(found.slices)
 
 
 def test_the_estimate_of_memory_is_what_scoring_takes(monkeypatch):

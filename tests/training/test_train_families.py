@@ -14,6 +14,7 @@ import axial
 from axial import ConfigError, TrainConfig
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
+from axial.models.blocks_config import BlocksConfig
 from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
 from axial.models.pixelcnn_config import GatedPixelCnnConfig
@@ -29,6 +30,9 @@ CONFIGS = {
     ),
     "local-1d": Local1dConfig(layers=1, block=5, dropout=0.1, **SMALL),
     "local-2d": Local2dConfig(layers=1, block=(2, 4), flange=(1, 2), dropout=0.1, **SMALL),
+    "blocks": BlocksConfig(
+        encoder_layers=1, layers=1, head_width=4, subscale=(2, 1), dropout=0.1, **SMALL
+    ),
 }
 
 
@@ -59,7 +63,9 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(family, optimizer, pictur
     assert axial.load(cut).family == family
 
 
-@pytest.mark.parametrize("preset", ["strided-cifar10-15m", "local-1d-cifar10-12m"])
+@pytest.mark.parametrize(
+    "preset", ["strided-cifar10-15m", "local-1d-cifar10-12m", "blocks-cifar10-45m"]
+)
 def test_two_ranks_find_what_one_finds(preset, tmp_path):
     flags = ["--data", "digits", "--width", 8, "--heads", 2, "--layers", 2, "--steps", 4]
     flags += ["--batch", 4, "--log-every", 1, "--sample-every", 0, "--warmup", 2, "--no-flip"]

@@ -63,7 +63,7 @@ class BlockAttention(nn.Module):
         q, k, v = self.project(cut.reshape(-1, math.prod(self.shape), x.shape[-1]))
         bias = self.bias().to(q.dtype).unsqueeze(0)
         parts = zip(*(torch.split(t, MOST_LINES) for t in (q, k, v)), strict=True)
-        seen = [F.scaled_dot_product_attention(*part, attn_mask=bias) for part in parts]
+        seen = [F.scaled_dot_product_attention(q, k, v, attn_mask=bias) for q, k, v in parts]
         out = torch.cat(seen) if len(seen) > 1 else seen[0]
         out = self.to_out(rearrange(out, "r n l e -> r l (n e)"))
         return join_axes(out.view(cut.shape), len(self.shape))

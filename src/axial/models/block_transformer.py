@@ -102,7 +102,7 @@ class BlockTransformer(SteppedModel):
         tables += [] if self.encoder is None else [self.encoder.tap_embedding]
         for table in tables:
             if table is not None:
-                for rows in table.weight.detach().split(self.config.values):
+                for rows in torch.split(table.weight.detach(), self.config.values):
                     _draw_waves(rows, VALUE_PERIOD, self._std(table))
         for positions in (m for m in self.modules() if isinstance(m, Positions)):
             for rows in positions.tables:
@@ -177,7 +177,7 @@ class BlockTransformer(SteppedModel):
             number = torch.full((len(x),), at, device=x.device)
             found.append(self.slice_logits(x, number, label, context, **how))
         found = [torch.zeros_like(found[0])] * config.slices.start + found
-        dealt = torch.stack(found, 1).unflatten(1, config.subscale)
+        dealt = torch.stack(found, 1).view(len(x), *config.subscale, *found[0].shape[1:])
         first = tuple(range(1, 1 + count))
         return join_axes(dealt.movedim(first, tuple(count + at for at in first)), count)
 

@@ -49,7 +49,8 @@ def continue_(
         missing = blank(len(originals) * how.count, task.result)
         output.check_size(task.shown(originals, known.numpy(), missing))
         if what.particles == 1 and team.is_rank0 and not task.exact:
-            line = "what is kept of later channels is forced on what is drawn before it: not the "
+            later = "channels" if sampler.model.config.channels_in_turn else "elements"
+            line = f"what is kept of later {later} is forced on what is drawn before it: not the "
             line += "exact conditional"
             if sampler.model.config.channels_in_turn:
                 line += "; --particles K comes nearer as K grows"
