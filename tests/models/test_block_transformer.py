@@ -200,6 +200,23 @@ def test_slices_add_up_to_the_whole_and_train_on_its_bits(settings):
     torch.testing.assert_close(mixed, torch.stack(each).mean(), atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("config", [CLIP, BLOCKS[3]], ids=["encoder", "decoder alone"])
+def test_every_parameter_speaks_and_so_do_labels_and_the_context_of_a_pixel(config):
+    config = dataclasses.replace(config, classes=2)
+    model, x = speaking(config), torch.randint(3, (2, *config.axes, 2))
+    context = torch.randn(2, *config.axes, config.width, dtype=torch.float64, requires_grad=True)
+    label = torch.tensor([0, 1])
+    logits = model(x, label, context)
+    (logits * torch.randn_like(logits)).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+    assert (context.grad.abs().amax(-1) > 0).all()
+    moved = model(x, 1 - label, context) - logits
+    assert (moved.abs().amax(-1) > 0).all()
+    last = torch.autograd.grad(model(x, label, context)[0, (-1,) * len(config.axes)].sum(), context)
+    assert last[0][0][(-1,) * len(config.axes)].any() and not last[0][1].any()
+
+
 def test_given_frames_are_kept_and_drawn_after_by_caches():
     config = dataclasses.replace(CLIP, given_steps=1)
     model, x = speaking(config), torch.randint(3, (2, *CLIP.axes, 2))
