@@ -301,6 +301,20 @@ def test_pairs_are_counted():
         assert sum(np.logical_and(same, earlier)) == config.pairs(layer)
 
 
+@pytest.mark.parametrize("config", BLOCKS, ids=lambda config: str(config.subscale))
+def test_what_drawing_keeps_of_an_example_is_counted(config):
+    steps = speaking(config).steps(torch.zeros(1, *config.axes, config.channels).long())
+    with torch.no_grad():
+        steps.logits(0)
+    assert config.cache_floats == sum(kept.numel() for kept in (*steps.caches, steps.added))
+
+
+def test_caches_hold_the_blocks_that_lie_open():
+    sizes = {"axes": (4, 32, 32), "subscale": (1, 1, 1), "encoder_layers": 0, "layers": 8}
+    config = BlocksConfig(**SMALL | sizes)
+    assert [config.open_places(layer) for layer in range(4)] == [4096, 4096, 1024, 128]
+
+
 def test_what_is_compiled_is_drawn_by_caches_too(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is outside of tests
     model = speaking(BLOCKS[0])
