@@ -69,12 +69,14 @@ class BlockTransformer(SteppedModel):
 
     def reset_parameters(self) -> None:
         """Draw new weights; logits start at zero, so all values alike, and so do biases."""
+        config = self.config
         for name, module in self.named_modules():
             if isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
             elif isinstance(module, nn.Linear):
                 last = name.endswith(("attention.to_out", "mlp_out"))
-                scale = 0.5 / self.config.layers if last else 1.0
+                depth = config.encoder_layers if name.startswith("encoder.") else config.layers
+                scale = 0.5 / depth if last else 1.0
                 init_dense(module.weight, fan_in=module.in_features, scale=scale)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
