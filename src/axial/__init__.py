@@ -13,7 +13,7 @@ _HOMES = {
     "models.attention": ["AxialAttention"],
     "data.batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoints.model_folder": ["fingerprint", "load", "save"],
-    "codec.codec": ["compress", "decompress"],
+    "codec.compress": ["compress", "decompress"],
     "sampling.complete": ["complete"],
     "models.config": ["ModelConfig"],
     "shape": ["DataShape"],
@@ -48,8 +48,8 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run the code
     from axial.checkpoints.model_folder import save as save
     from axial.checkpoints.tensorflow import from_tensorflow as from_tensorflow
     from axial.checkpoints.tensorflow import load_tensorflow as load_tensorflow
-    from axial.codec.codec import compress as compress
-    from axial.codec.codec import decompress as decompress
+    from axial.codec.compress import compress as compress
+    from axial.codec.compress import decompress as decompress
     from axial.data.batches import EvaluationBatches as EvaluationBatches
     from axial.data.batches import TrainingBatches as TrainingBatches
     from axial.data.packed import open_packed as open_packed
