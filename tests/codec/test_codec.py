@@ -1,6 +1,7 @@
 """A model as a codec: lossless, tight, portable, and refused where it is not."""
 
 import dataclasses
+import io
 import math
 
 import numpy as np
@@ -13,6 +14,8 @@ import axial
 from axial import InputError, StreamError, bits, compress, decompress
 from axial.codec import coding, grid
 from axial.codec.codec import Codec
+from axial.codec.container import read_contents
+from axial.codec.tiles import plan
 from axial.models.families import new_model
 
 PLAIN = config((3, 4), channels=2)
@@ -85,10 +88,6 @@ def test_what_hangs_over_and_the_planes_of_grey_cost_nothing():
 
 def _beside(data):
     """The bits of a file that are not its first group's stream."""
-    import io
-
-    from axial.codec.container import read_contents
-
     contents = read_contents(io.BytesIO(data))
     return 8 * (len(data) - contents.groups[0][0] + 1)
 
@@ -97,10 +96,6 @@ def test_labels_are_stored_and_conditioned_on():
     found = dataclasses.replace(PLAIN, classes=3)
     model = tiny_model(found)
     x, label = examples(found, 6)
-    import io
-
-    from axial.codec.container import read_contents
-
     file = io.BytesIO(compress(model, x, label=label, lanes=4))
     contents = read_contents(file)
     back = [example for _, example in Codec(model).read(file, contents)]
@@ -213,8 +208,6 @@ def test_notes_are_rare_and_small():
 
 
 def _tiles(model, x):
-    from axial.codec.tiles import plan
-
     how = plan(model.config, model.config.axes)
     return coding.Tiles(x.numpy(), [how] * len(x))
 

@@ -1,4 +1,4 @@
-"""`axial info`: what a preset, a checkpoint or a packed array is."""
+"""`axial info`: what a preset, a checkpoint, a packed array or a compressed file is."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,11 +25,11 @@ def info(
     values: Count = None,
     classes: Count = None,
 ) -> None:
-    """Describe a preset, a checkpoint or a packed array: its data, sizes, cost and levels.
+    """Describe a preset, checkpoint, packed array or compressed file: data, sizes, cost, levels.
 
     Args:
         what: The name of a preset or of a shipped model, the folder of a checkpoint,
-            or a packed .npy file.
+            a packed .npy file, or a compressed .axl file.
         duplicates: Another packed array: count examples that repeat within and across the two.
         axes: Apply the preset to data with these axes, slowest first; default: the preset's.
         channels: Apply the preset to data with N channels; default: the preset's.
@@ -53,6 +53,10 @@ def info(
         from axial.data.statistics import survey
 
         print(printable(survey(open_packed(what), open_packed(duplicates) if duplicates else None)))
+    elif what.endswith(".axl"):
+        from axial.codec.outputs import describe_file
+
+        print(printable(describe_file(Path(what))))
     elif _exists(what) or shipped_folder(what) is not None:
         print("\n\n".join(_loaded(what)))
     else:
@@ -79,7 +83,9 @@ def _tell_trained(name: str) -> None:
 def _loaded(folder: str) -> tuple[str, str]:
     """What a model is, and its weights as they are computed with."""
     from axial.checkpoints.model_folder import fingerprint, load
+    from axial.codec.codec import model_id
 
     model = load(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    return describe(model.config), f"weights     {dtype}, fingerprint {fingerprint(model)}"
+    weights = f"weights     {dtype}, fingerprint {fingerprint(model)}"
+    return describe(model.config), f"{weights}\nin .axl     id {model_id(model).hex()}"

@@ -11,7 +11,7 @@ import torch
 
 from axial.checkpoints.model_folder import fingerprint
 from axial.codec.coding import Tiles, decode, default_lanes, encode
-from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry
+from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_group
 from axial.codec.tiles import Plan, boxes, cut, extent, plan
 from axial.data.packed import Array
 from axial.errors import StreamError
@@ -33,14 +33,24 @@ class Example(NamedTuple):
     label: int | None = None
 
 
+def in_float64(model: Model) -> Model:
+    """The same model in float64; itself, if it is."""
+    if next(model.parameters()).dtype == torch.float64:
+        return model
+    return copy.deepcopy(model).double()
+
+
+def model_id(model: Model) -> bytes:
+    """What a file calls its model: the same for its weights in any precision that holds them."""
+    return bytes.fromhex(fingerprint(in_float64(model)))[:FINGERPRINT]
+
+
 class Codec:
     """A model in float64, and how many tiles go together."""
 
     def __init__(self, model: Model, *, name: str = "", lanes: int | None = None) -> None:
-        if next(model.parameters()).dtype != torch.float64:
-            model = copy.deepcopy(model).double()
-        self.model, self.config, self.name = model.eval(), model.config, name
-        self.fingerprint = bytes.fromhex(fingerprint(model))[:FINGERPRINT]
+        self.model, self.config, self.name = in_float64(model), model.config, name
+        self.fingerprint = model_id(self.model)
         self.lanes = lanes or default_lanes(self.config, decoding_bytes(self.model))
 
     def contents(self, *, classes: int = 0) -> Contents:
@@ -152,7 +162,7 @@ class Codec:
     ) -> Iterator[tuple[Array, int | None]]:
         """The tiles of some spans one by one, whole groups decoded together."""
         lanes = contents.lanes
-        ends = np.cumsum([0] + [length for length, _ in contents.groups])
+        ends = np.cumsum([len(MARK) + 1] + [length for length, _ in contents.groups])
         most = max(1, min(batch or _TILES, batch or draws_at_once(self.model)) // lanes)
         last = sum(map(contents.tiles_of, contents.entries))
         decoder: tuple[int, Decoder] | None = None
@@ -162,23 +172,15 @@ class Codec:
             size = len(numbers) * lanes if len(numbers) > 1 else len(rows)
             if decoder is None or decoder[0] != size:
                 decoder = size, Decoder(self.model, size)
-            groups = [self._group(file, contents, int(ends[g]), g) for g in numbers]
+            groups = [read_group(file, contents, int(ends[g]), g) for g in numbers]
             plans = list(self._plans(contents, rows))
             found = decode(self.model, decoder[1], groups, plans, lanes, contents.classes)
+            done += len(rows)
+            progress(done)
             kept = {row for span in spans for row in range(*_overlap(span, rows))}
             for i, row in enumerate(rows):
                 if row in kept:
                     yield found.x[i], None if found.label is None else int(found.label[i])
-            done += len(rows)
-            progress(done)
-
-    def _group(self, file: BinaryIO, contents: Contents, place: int, number: int) -> bytes:
-        length, checksum = contents.groups[number]
-        file.seek(len(MARK) + 1 + place)
-        data = file.read(length)
-        if len(data) != length or zlib.crc32(data) != checksum:
-            raise StreamError(f"is damaged (the checksum of group {number} is wrong)")
-        return data
 
     def _plans(self, contents: Contents, rows: list[int]) -> Iterator[Plan]:
         """What of each tile is coded."""

@@ -31,6 +31,10 @@ from axial.sampling.decoder import Answer, Decoder, decoding
 
 GROUP_ELEMENTS = 1 << 16
 """Elements of a group, roughly: its few bytes beside the stream are then less than 0.1 %."""
+_OTHER_PIXELS = (
+    "its bytes are whole, but decode to other pixels than were compressed: this device computes "
+    "other logits; try another one by --device"
+)
 _LANE_BYTES = 1 << 30
 """What the decoder's caches of a group may take."""
 
@@ -319,7 +323,7 @@ class GroupReader:
         for part, wanted in zip(_slices(self.count, self.lanes), self.streams.seals(), strict=True):
             label = None if self.label is None else self.label[part]
             if seal(x[part], label, self.config.values) != wanted:
-                raise StreamError("the pixels are not those that were compressed")
+                raise StreamError(_OTHER_PIXELS)
 
 
 def decode(
