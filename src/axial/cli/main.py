@@ -6,6 +6,7 @@ Torch is imported inside the command that needs it, so that help answers at once
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,9 +19,9 @@ from axial.cli.data import data
 from axial.cli.evaluate import evaluate
 from axial.cli.import_tensorflow import import_
 from axial.cli.info import info
-from axial.cli.parsing import parse, postponed
+from axial.cli.parsing import flags_of, parse, postponed
 from axial.cli.sample import sample
-from axial.cli.train import train
+from axial.cli.train import TrainFlags, train
 from axial.errors import AxialError, is_out_of_memory
 from axial.system.terminal import printable
 from axial.validation import unknown_name
@@ -53,7 +54,8 @@ def main(args: Sequence[str] | None = None) -> None:
         _dispatch(args)
         sys.stdout.flush()
     except AxialError as error:
-        sys.exit(f"axial: {printable(' '.join(str(error).splitlines()))}")
+        line = _with_flags(" ".join(error.as_written.splitlines()), args)
+        sys.exit(f"axial: {printable(line)}")
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -86,6 +88,16 @@ def _dispatch(args: Sequence[str] | None) -> None:
             train(args[1:])
         else:
             parse(postponed(command), args[1:], name)()
+
+
+def _with_flags(message: str, args: Sequence[str] | None) -> str:
+    """An error that begins with the name of a setting, begun with its flag."""
+    command = COMMANDS.get(next(iter(sys.argv[1:] if args is None else args), ""))
+    if command is None or not (found := re.match(r"([a-z_]+)(?= is )", message)):
+        return message
+    what = TrainFlags if command is train else command
+    flag = f"--{found[1].replace('_', '-')}"
+    return f"{flag}{message[found.end() :]}" if flag in flags_of(what, "") else message
 
 
 def _overview() -> str:

@@ -69,14 +69,18 @@ def parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any 
     how = {} if default is None else {"default": default}
     found, unknown = read(what, args, name, **how)
     if unknown:
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            read(what, ["--help"], name, **how)
-        flags = sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
-        line = printable(unknown_name(unknown[0], flags, brief=True))
+        line = printable(unknown_name(unknown[0], flags_of(what, name, **how), brief=True))
         print(f"axial {name}: {line}", file=sys.stderr)
         sys.exit(2)
     return found
+
+
+def flags_of(what: Callable[..., Any], name: str, **how: Any) -> list[str]:
+    """Every flag that a command has."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        read(what, ["--help"], name, **how)
+    return sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
 
 
 def read(
