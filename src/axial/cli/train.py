@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -15,6 +15,9 @@ from axial.presets import PRESETS, preset_named
 from axial.system.terminal import printable
 from axial.training.config import TrainConfig
 
+_ENDS = ("--steps", "--epochs", "--max-minutes")
+"""What says how long a run is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFlags:
@@ -25,9 +28,12 @@ class TrainFlags:
     out: File = None
     """Folder of the new run."""
     resume: File = None
-    """Folder of a run to resume, exactly where it stopped."""
+    """Folder of a run to resume, exactly where it stopped; more --steps (or --max-minutes, where it
+    was limited by those) lengthen it."""
     data: Name = None
     """A packed .npy file, or any source that `axial data` takes."""
+    epochs: Annotated[float | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """Train for so many passes over the data instead of --steps."""
     init: Name = None
     """Start from the weights of this checkpoint; its sizes are the run's."""
     stack_frames: Switch = False
@@ -51,7 +57,8 @@ def train(args: Sequence[str]) -> None:
     flags = _train_flags(args)
     from axial.system.ranks import ranks
     from axial.training.loop import train
-    from axial.training.start import Plan, open_run
+    from axial.training.plan import Plan
+    from axial.training.start import open_run
 
     names = {field.name for field in fields(Plan)} & {field.name for field in fields(TrainFlags)}
     asked: dict[str, Any] = {name: getattr(flags, name) for name in names - {"preset"}}
@@ -91,8 +98,9 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     flags = parse(TrainFlags, args, "train", default=default)
     if flags.resume is None and flags.preset is None:
         raise ConfigError("name a preset to train, or --resume a run")
-    if flags.training.max_minutes is not None and any(arg.startswith("--steps") for arg in args):
-        raise ConfigError("give --steps or --max-minutes, but not both")
+    given = [end for end in _ENDS if any(arg.split("=")[0] == end for arg in args)]
+    if len(given) > 1:
+        raise ConfigError(f"give {' or '.join(given)}, but not both")
     if (flags.resume is None) == (flags.out is None):
         raise ConfigError("give --out DIR for a new run, or --resume DIR, but not both")
     return flags

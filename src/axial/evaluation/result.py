@@ -145,7 +145,7 @@ class Evaluation:
             return f"{cut}{every}"
         first = "first " if np.array_equal(self.index, np.arange(count)) else ""
         even = ", evenly spread" if np.array_equal(self.index, spread(available, count)) else ""
-        even *= not first
+        even *= count > 1 and not first
         return f"{first}{count:,} of {'the ' * bool(cut)}{cut}{every}{even}"
 
 
