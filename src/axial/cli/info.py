@@ -7,7 +7,7 @@ import tyro
 from tyro.conf import Positional
 
 from axial.checkpoints.shipped import shipped_folder, shipped_names
-from axial.cli.parsing import Count, File
+from axial.cli.parsing import Count, File, quiet
 from axial.errors import ConfigError
 from axial.models.describe import describe
 from axial.presets import PRESETS
@@ -18,11 +18,9 @@ from axial.validation import unknown_name
 
 def info(
     what: tyro.conf.Positional[str],
-    other: Annotated[Positional[str | None], tyro.conf.arg(help_behavior_hint="")] = None,
+    other: Annotated[Positional[str | None], quiet("[OTHER]")] = None,
     duplicates: File = None,
-    axes: Annotated[
-        tuple[int, ...] | None, tyro.conf.arg(metavar="LENGTH ...", help_behavior_hint="")
-    ] = None,
+    axes: Annotated[tuple[int, ...] | None, quiet("N ...")] = None,
     channels: Count = None,
     values: Count = None,
     classes: Count = None,
@@ -38,6 +36,11 @@ def info(
         channels: Apply the preset to data with N channels; default: the preset's.
         values: Apply the preset to data with N values; default: the preset's.
         classes: Apply the preset to data with N classes; default: the preset's.
+
+    Examples:
+        axial info train.npy --duplicates test.npy
+        axial info runs
+        axial info runs/one runs/other
     """
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}

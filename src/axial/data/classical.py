@@ -90,7 +90,7 @@ def codec_bits(
     def pictures() -> Iterable[Array]:
         nonlocal elements
         for one in chosen:  # one at a time: they may be large
-            for frame in _slices(packed.rows([one])[0], shape, given):
+            for frame in _slices(packed.rows([int(one)])[0], shape, given):
                 elements += frame.size
                 yield from _pictures(frame)
 
