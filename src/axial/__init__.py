@@ -29,7 +29,7 @@ _HOMES = {
         "StreamError",
     ],
     "evaluation.evaluate": ["evaluate"],
-    "evaluation.scoring": ["Evaluation"],
+    "evaluation.result": ["Evaluation"],
     "models.likelihood": ["bits", "bits_per_dim", "element_bits"],
     "models.axial_transformer": ["AxialTransformer"],
     "data.packing": ["pack"],
@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run the code
     from axial.errors import InputError as InputError
     from axial.errors import StreamError as StreamError
     from axial.evaluation.evaluate import evaluate as evaluate
-    from axial.evaluation.scoring import Evaluation as Evaluation
+    from axial.evaluation.result import Evaluation as Evaluation
     from axial.media.sheets import sheet as sheet
     from axial.models.attention import AxialAttention as AxialAttention
     from axial.models.axial_transformer import AxialTransformer as AxialTransformer
