@@ -11,6 +11,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -32,9 +33,8 @@ class LogisticMixture:
     def __init__(self, numbers: Float[Tensor, "*grid n"], x: Int[Tensor, "*grid c"]) -> None:
         channels = x.shape[-1]
         parts = (1, channels, channels, channels * (channels - 1) // 2)
-        components = numbers.shape[-1] // sum(parts)
-        each = numbers.unflatten(-1, (sum(parts), components)).split(parts, -2)
-        logits, means, log_scales, coefficients = each
+        numbers = rearrange(numbers, "... (p k) -> ... p k", p=sum(parts))
+        logits, means, log_scales, coefficients = torch.split(numbers, parts, -2)
         scaled = scaled_values(x, numbers.dtype).unsqueeze(-1)
         moved = [means[..., :1, :]]
         for channel in range(1, channels):
@@ -85,9 +85,7 @@ def log_probability(
     return below + above + _log_width(log_scales).masked_fill(first | last, 0.0)
 
 
-def log_bins(
-    means: Float[Tensor, "*s"], log_scales: Float[Tensor, "*s"]
-) -> Float[Tensor, "*s v"]:
+def log_bins(means: Float[Tensor, "*s"], log_scales: Float[Tensor, "*s"]) -> Float[Tensor, "*s v"]:
     """Log probabilities of all values; between two lies one border, and none at the ends."""
     j = torch.arange(1, VALUES, device=means.device, dtype=torch.float64)
     borders = ((2 * j - VALUES) / (VALUES - 1)).to(means.dtype)

@@ -189,16 +189,14 @@ class PixelCnnPpConfig(FamilyConfig):
     def outline(self) -> str:
         shape = ", ".join(map(str, (*self.axes, self.channels)))
         rows = [f"x (b, {shape})"]
-        blocks: dict[tuple[str, int], int] = {}
+        blocks: dict[tuple[LayerKind, int], int] = {}
         for kind, level in self.plan:
             blocks[kind, level] = blocks.get((kind, level), 0) + 1
         for (kind, level), count in blocks.items():
             high, wide = (side >> level for side in self.axes)
             if kind in ("pair", "joined"):
                 joined = ", joined by those on the way down" * (kind == "joined")
-                rows.append(
-                    f" |- {high} x {wide}: {count} gated residual blocks a stream{joined}"
-                )
+                rows.append(f" |- {high} x {wide}: {count} gated residual blocks a stream{joined}")
         rows.append(f" |  mixture of {self.components} logistics a pixel")
         rows.append(f"logits (b, {shape}, {self.values})")
         legend = "Two streams: the rows above a pixel; and those with the pixels to its left."

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from axial.models.logistic_mixture import LogisticMixture, scaled_values
 from axial.models.one_pass import OnePassModel
 from axial.models.pixelcnn_config import PixelCnnPpConfig
-from axial.models.pixelcnnpp_layers import NormedConv, Pair, Resample, Stem, Streams
+from axial.models.pixelcnnpp_layers import NormedConv, Stem, Streams, new_layer
 from axial.models.pixelcnnpp_steps import PixelCnnPpSteps
 from axial.models.protocol import Context, Examples, Label
 
@@ -32,13 +32,7 @@ class PixelCnnPp(OnePassModel):
         width = config.width
         self.label_embedding = nn.Embedding(config.classes, width) if config.classes else None
         self.stem = Stem(config)
-        kinds = {
-            "pair": lambda: Pair(config, joined=False),
-            "joined": lambda: Pair(config, joined=True),
-            "halve": lambda: Resample(config, double=False),
-            "double": lambda: Resample(config, double=True),
-        }
-        self.layers = nn.ModuleList(kinds[kind]() for kind, _ in config.plan)
+        self.layers = nn.ModuleList(new_layer(config, kind) for kind, _ in config.plan)
         self.to_mixture = NormedConv(width, config.mixture_numbers)
         self.reset_parameters()
 
@@ -123,7 +117,7 @@ class PixelCnnPp(OnePassModel):
         values = scaled_values(x, self.to_mixture.g.dtype)
         return torch.cat([values, torch.ones_like(values[..., :1])], -1)
 
-    def added(self, label: Label, context: Context) -> Float[Tensor, "b #h #w f"] | None:
+    def added(self, label: Label, context: Context) -> Float[Tensor, "b hh ww f"] | None:
         """What a class and a context add to both streams at their start."""
         found = None if context is None else context.to(self.to_mixture.g.dtype)
         if label is not None and self.label_embedding is not None:

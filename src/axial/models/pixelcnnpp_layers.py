@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from axial.models.pixelcnn_config import PixelCnnPpConfig
+from axial.models.pixelcnn_config import LayerKind, PixelCnnPpConfig
 
 Streams = tuple[Float[Tensor, "b f h w"], Float[Tensor, "b f h w"]]
 """u and ul."""
@@ -112,6 +112,13 @@ class Resample(nn.Module):
 
     def forward(self, u: Tensor, ul: Tensor) -> Streams:
         return self.u(u).to(u.dtype), self.ul(ul).to(ul.dtype)
+
+
+def new_layer(config: PixelCnnPpConfig, kind: LayerKind) -> Pair | Resample:
+    """A layer of the plan."""
+    if kind in ("pair", "joined"):
+        return Pair(config, joined=kind == "joined")
+    return Resample(config, double=kind == "double")
 
 
 class Stem(nn.Module):

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from axial.models.logistic_mixture import LogisticMixture
 from axial.models.pixelcnnpp_layers import (
     GatedResidual,
     NormedConv,
-    NormedTransposed,
     Pair,
     Resample,
     concat_elu,
@@ -48,7 +47,7 @@ class PixelCnnPpSteps:
             else:
                 steps = _DoubleStep if kind == "double" else _HalveStep
                 self.layers.append(steps(cast(Resample, layer), *how))
-        self.caches = [cache for layer in (self.stem, *self.layers) for cache in layer.caches]
+        self.caches = [*self.stem.caches, *(c for layer in self.layers for c in layer.caches)]
         self.to_mixture = model.to_mixture.weight().flatten(1)
         self.numbers = self.to_mixture.new_zeros(len(x), config.mixture_numbers)
 
