@@ -19,6 +19,9 @@ from axial.models.pixelcnnpp_layers import NormedConv, Stem, Streams, new_layer
 from axial.models.pixelcnnpp_steps import PixelCnnPpSteps
 from axial.models.protocol import Context, Examples, Label
 
+_LEAST_VARIANCE = 1e-6
+"""Below it a feature counts as constant."""
+
 
 class PixelCnnPp(OnePassModel):
     """Every pixel is a mixture of logistics, told by the pixels above and to the left."""
@@ -51,12 +54,15 @@ class PixelCnnPp(OnePassModel):
     def start_from(self, x: Examples, label: Label = None) -> None:
         """Scale every convolution so that what comes out of it on these examples is standard.
 
-        Of mean 0 and variance 1, or as large as its `start`; in turn, from the picture onwards.
+        Of mean 0 and variance 1, or as large as its `start`; in turn, from the picture onwards,
+        and with dropout if the model is in training.
         """
 
         def standardise(conv: NormedConv, _: object, out: Tensor) -> Tensor:
             variance, mean = torch.var_mean(out, dim=(0, 2, 3), correction=0)
-            factor = conv.start / (variance + 1e-10).sqrt()
+            # What these examples leave constant is centred alone: the rest of it is rounding.
+            varies = variance > _LEAST_VARIANCE * conv.start**2
+            factor = torch.where(varies, conv.start * variance.rsqrt(), 1.0)
             conv.g.mul_(factor)
             conv.b.copy_((conv.b - mean) * factor)
             return (out - mean.view(-1, 1, 1)) * factor.view(-1, 1, 1)

@@ -27,7 +27,7 @@ from axial.models.pixelcnnpp_layers import (
 if TYPE_CHECKING:
     from axial.models.pixelcnnpp import PixelCnnPp
 
-Row = Float[Tensor, "b w f"]
+Row = Float[Tensor, "b _ f"]
 Pixel = Float[Tensor, "b f"]
 
 
@@ -110,7 +110,7 @@ class _Rows:
         self.both, self.bias = rearrange(weight, "o i y t -> (y o) (t i)"), conv.b
         self.upper = weight.new_zeros(batch, width, len(weight))
 
-    def __call__(self, x: Row) -> Row:
+    def __call__(self, x: Float[Tensor, "b w i"]) -> Float[Tensor, "b w o"]:
         upper, lower = F.linear(_three(x), self.both).chunk(2, -1)
         out = lower + self.upper + self.bias
         self.upper.copy_(upper)
@@ -267,7 +267,7 @@ class _StemStep:
         return self.told[:, column] + F.linear(pixel, self.left[0][1])
 
 
-def _three(x: Row) -> Float[Tensor, "b w t"]:
+def _three(x: Float[Tensor, "b w i"]) -> Float[Tensor, "b w t"]:
     """Each place with its neighbours to the left and right."""
     x = F.pad(x, (0, 0, 1, 1))
     return torch.cat([x[:, :-2], x[:, 1:-1], x[:, 2:]], -1)
