@@ -48,6 +48,14 @@ def test_nothing_vanishes_or_cancels_at_any_scale(dtype):
     assert far == pytest.approx(np.log(-np.expm1(-2 / 255 * steep)) - lower * steep, rel=share)
 
 
+def test_scales_have_a_least_one():
+    numbers, x = mixture(1, components=1)
+    numbers[:, 2] = torch.tensor([-7.0, -9.0]).repeat(32)
+    cut = LogisticMixture(numbers, x).logits()
+    steep = log_bins(numbers[:, 1:2], torch.full((64, 1), -7.0, dtype=torch.float64))
+    torch.testing.assert_close(cut, steep, atol=1e-9, rtol=1e-12)
+
+
 def test_pairs_of_channels_have_the_probabilities_of_the_formula_and_add_up_to_one():
     """All 65,536 of them, by plain differences of sigmoids; so many as can be enumerated."""
     numbers, _ = mixture(2, count=1, spread=1.0)

@@ -94,8 +94,17 @@ def test_a_start_from_data_makes_what_leaves_each_convolution_standard():
     assert len(seen) == len([n for n in before if n.endswith(".g")])
     kept = {name for name, value in model.state_dict().items() if torch.equal(value, before[name])}
     assert kept == {name for name in before if name.endswith(".v")}
-    model.start_from(torch.zeros(4, 8, 8, 3, dtype=torch.uint8))  # nothing but black
-    assert all(value.isfinite().all() for value in model.state_dict().values())
+
+
+def test_a_start_does_not_blow_up_what_the_data_leaves_constant():
+    """At a quarter of 4 x 4 one pixel is left, and its rows above are nothing."""
+    for x in (torch.randint(4, (16, 4, 4, 3)), torch.zeros(16, 4, 4, 3, dtype=torch.uint8)):
+        torch.manual_seed(0)
+        model = new_model(dataclasses.replace(TINY, axes=(4, 4), layers=3))
+        model.start_from(x)
+        assert float(axial.bits_per_dim(model, x).max()) < 100
+        exact = model(x)
+        torch.testing.assert_close(exact, model.double()(x).float(), atol=0.01, rtol=0.01)
 
 
 def test_autocast_leaves_the_mixture_its_precision():
@@ -103,8 +112,12 @@ def test_autocast_leaves_the_mixture_its_precision():
     model = new_model(TINY).eval()
     x = torch.randint(256, (2, 4, 8, 3))
     model.start_from(x)
+    kinds = []
+    for conv in (model.to_mixture, model.layers[0].u.first):
+        conv.register_forward_hook(lambda *call: kinds.append(call[-1].dtype))
     with torch.autocast("cpu", torch.bfloat16):
         coarse = model(x)
+    assert kinds == [torch.bfloat16, torch.float32]
     assert coarse.dtype == torch.float32 and coarse.logsumexp(-1).abs().max() < 1e-5
     assert not torch.equal(coarse, model(x)) and (coarse - model(x)).abs().mean() < 0.2
     half = new_model(TINY).bfloat16().eval()
