@@ -32,7 +32,7 @@ class LogisticMixture:
 
     def __init__(self, numbers: Float[Tensor, "*grid n"], x: Int[Tensor, "*grid c"]) -> None:
         channels = x.shape[-1]
-        parts = (1, channels, channels, channels * (channels - 1) // 2)
+        parts = [1, channels, channels, channels * (channels - 1) // 2]
         numbers = rearrange(numbers, "... (p k) -> ... p k", p=sum(parts))
         logits, means, log_scales, coefficients = torch.split(numbers, parts, -2)
         scaled = scaled_values(x, numbers.dtype).unsqueeze(-1)
