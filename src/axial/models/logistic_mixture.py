@@ -50,17 +50,13 @@ class LogisticMixture:
 
     def logits(self) -> Float[Tensor, "*grid c v"]:
         """Log probabilities of the values of every channel, given the channels before it."""
-        return self._logits(slice(0, -1))
+        every = range(self.means.shape[-2])
+        return torch.stack([self.channel_logits(channel) for channel in every], -2)
 
     def channel_logits(self, channel: int) -> Float[Tensor, "*grid v"]:
         """Those of one channel."""
-        return self._logits(slice(channel, channel + 1)).squeeze(-2)
-
-    def _logits(self, some: slice) -> Float[Tensor, "*grid m v"]:
-        weights = F.log_softmax(self.log_weights[..., some, :], -1).unsqueeze(-1)
-        if some.stop < 0:
-            some = slice(None)
-        bins = log_bins(self.means[..., some, :], self.log_scales[..., some, :])
+        weights = F.log_softmax(self.log_weights[..., channel, :], -1).unsqueeze(-1)
+        bins = log_bins(self.means[..., channel, :], self.log_scales[..., channel, :])
         return (weights + bins).logsumexp(-2)
 
     def nats(self) -> Float[Tensor, "*grid"]:

@@ -141,9 +141,9 @@ class PixelCnnPpConfig(FamilyConfig):
 
     @property
     def position_floats(self) -> int:
-        """Both streams as the way down keeps them, a layer, and the bins of all components."""
+        """Both streams as the way down keeps them, a layer, and the bins of a channel."""
         kept = 2 * (self.layers + 1) + 2 * self.layers
-        return (kept + 16) * self.width + 4 * self.channels * self.components * self.values
+        return (kept + 16) * self.width + 6 * self.components * self.values
 
     @property
     def cache_floats(self) -> int:
