@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from test_families import dependence, pixelcnnpp_reach, speaking
+from torch.utils.flop_counter import FlopCounterMode
 
 import axial
 from axial import ConfigError, bits
@@ -129,6 +130,17 @@ def test_drawing_keeps_the_numbers_it_counts(axes):
     config = dataclasses.replace(TINY, axes=axes, layers=2)
     steps = new_model(config).steps(torch.zeros(3, *axes, 3, dtype=torch.long))
     assert sum(cache.numel() for cache in steps.caches) == 3 * config.cache_floats
+
+
+def test_a_drawing_costs_the_arithmetic_of_scoring_most_of_it_by_rows():
+    config, counts = dataclasses.replace(TINY, axes=(8, 12), layers=2), []
+    for ranks in (range(8 * 12 * 3), range(0, 8 * 12 * 3, 12 * 3)):  # all, or what opens a row
+        steps = new_model(config).steps(torch.zeros(1, 8, 12, 3, dtype=torch.long))
+        with torch.no_grad(), FlopCounterMode(display=False) as counted:
+            for rank in ranks:
+                steps.logits(rank)
+        counts.append(counted.get_total_flops() / config.pass_flops())
+    assert 0.97 < counts[0] < 1.0 and counts[1] > 0.75
 
 
 @pytest.mark.parametrize(

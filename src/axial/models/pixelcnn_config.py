@@ -195,8 +195,9 @@ class PixelCnnPpConfig(FamilyConfig):
         for (kind, level), count in blocks.items():
             high, wide = (side >> level for side in self.axes)
             if kind in ("pair", "joined"):
-                joined = ", joined by those on the way down" * (kind == "joined")
-                rows.append(f" |- {high} x {wide}: {count} gated residual blocks a stream{joined}")
+                more = "s" * (count > 1) + " a stream"
+                more += ", joined by those on the way down" * (kind == "joined")
+                rows.append(f" |- {high} x {wide}: {count} gated residual block{more}")
         rows.append(f" |  mixture of {self.components} logistics a pixel")
         rows.append(f"logits (b, {shape}, {self.values})")
         legend = "Two streams: the rows above a pixel; and those with the pixels to its left."
