@@ -73,7 +73,7 @@ def test_two_ranks_find_what_one_finds(preset, tmp_path):
 
 
 def test_two_ranks_start_from_the_examples_that_one_starts_from(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(256, size=(40, 4, 8, 3)))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(256, size=(40, 4, 4, 3)))
     flags = [
         "--data",
         tmp_path / "x.npy",
