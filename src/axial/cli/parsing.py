@@ -65,7 +65,9 @@ def _plain_field(field: Any) -> Any:
     """A field whose type is told in plain words, and a default only where it is one."""
     if typing.get_origin(field.type) is Annotated:  # says for itself what it is called
         return field
-    hint = {"help_behavior_hint": ""} if field.default is None or field.default is False else {}
+    hint: dict[str, Any] = (
+        {"help_behavior_hint": ""} if field.default is None or field.default is False else {}
+    )
     kinds = [kind for kind in typing.get_args(field.type) if kind is not type(None)]
     kind = kinds[0] if isinstance(field.type, types.UnionType) and kinds else field.type
     several = typing.get_origin(kind) is tuple
