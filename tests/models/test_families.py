@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from conftest import normal
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -53,10 +54,9 @@ def name(config):
 
 def speaking(config, seed=0):
     """A model in float64 in which every layer speaks."""
-    torch.manual_seed(seed)
     model = new_model(config).double().eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)  # more, and softmax sees one key alone
+    for number, parameter in enumerate(model.parameters()):  # more, and softmax sees one key alone
+        parameter.data = 0.3 * normal(*parameter.shape, seed=(seed, number))
     return model
 
 
