@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from blocks_reach import BLOCKS, blocks_reach
+from conftest import normal
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -61,11 +62,10 @@ def name(config):
 
 def speaking(config, seed=0):
     """A model in float64 in which every layer speaks."""
-    torch.manual_seed(seed)
     model = new_model(config).double().eval()
-    for name, parameter in model.named_parameters():
+    for number, (name, parameter) in enumerate(model.named_parameters()):
         std = 1.5 if name.endswith(".g") else 0.3  # more, and softmax sees one key alone
-        torch.nn.init.normal_(parameter, std=std)
+        parameter.data = std * normal(*parameter.shape, seed=(seed, number))
     return model
 
 
