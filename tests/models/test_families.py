@@ -195,7 +195,7 @@ def dependence(model):
     In one of them a rectifier may hide what an element does.
     """
     config, order = model.config, model.order()
-    shape = (4, *config.axes, config.channels)
+    shape = (2, *config.axes, config.channels)
     pictures = torch.from_numpy(np.random.default_rng(0).integers(config.values, size=shape))
     moved = np.zeros((len(order), len(order)), bool)
     for x in pictures.split(1):
