@@ -162,5 +162,7 @@ def _settings(run: Run) -> dict[str, Any]:
     about, data = run.about, run.about["data"]
     plain = {"preset": about["preset"], "family": about.get("family", "axial")}
     plain |= {"init": (about["init"] or {}).get("folder")}
-    plain |= {f"data {name}": data.get(name) for name in ("title", "examples", "sha256", "labels")}
+    plain |= {f"data {name}": data.get(name) for name in ("title", "examples")}
+    for name in ("sha256", "labels"):  # hashes, of which the beginning is enough
+        plain[f"data {name}"] = str(data[name])[:12] if data.get(name) else None
     return plain | about["model"] | about["training"] | dict(about.get("versions", {}))
