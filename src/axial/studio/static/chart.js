@@ -2,24 +2,24 @@
 
 import { bytes, count, el, svg } from "./dom.js";
 
-const [WIDE, HIGH, BASE] = [512, 150, 18];
+const [WIDE, HIGH, ABOVE] = [512, 150, 6];
 
 /** The probabilities of all values, with the true one marked; arrow keys and the pointer read them off. */
 export function histogram(probabilities, truth) {
   const most = Math.max(...probabilities);
   const step = WIDE / probabilities.length;
-  const top = (p) => (HIGH - BASE) * (1 - p / most) + 4;
-  let path = `M0 ${HIGH - BASE}`;
+  const top = (p) => ABOVE + (HIGH - ABOVE) * (1 - p / most);
+  let path = `M0 ${HIGH}`;
   probabilities.forEach((p, value) => {
     path += `L${(value * step).toFixed(2)} ${top(p).toFixed(2)}L${((value + 1) * step).toFixed(2)} ${top(p).toFixed(2)}`;
   });
-  path += `L${WIDE} ${HIGH - BASE}Z`;
+  path += `L${WIDE} ${HIGH}Z`;
   const middle = (truth + 0.5) * step;
   const drawing = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "histogram", role: "img", preserveAspectRatio: "none",
     "aria-label": `Probabilities of ${probabilities.length} values; the true value ${truth} has ${percent(probabilities[truth])}` },
     svg("path", { d: path, class: "area" }),
-    svg("line", { x1: middle, x2: middle, y1: 0, y2: HIGH - BASE, class: "truth" }),
-    svg("line", { x1: 0, x2: WIDE, y1: HIGH - BASE, y2: HIGH - BASE, class: "axis" }));
+    svg("line", { x1: middle, x2: middle, y1: 0, y2: HIGH, class: "truth" }),
+    svg("line", { x1: 0, x2: WIDE, y1: HIGH, y2: HIGH, class: "axis" }));
   const reading = el("p.reading", {});
   const tell = (value) => {
     const what = value === truth ? "true value" : "value";
@@ -46,7 +46,7 @@ export function sizeBars(sizes, elements) {
   const most = Math.max(...sizes.map((size) => size.bytes ?? 0));
   const rows = sizes.map(({ name, bytes: n, ours, note }) => {
     if (n === null || n === undefined) return el("tr", {}, el("th", { scope: "row" }, name), el("td.dim", { colspan: "3" }, note ?? "not available"));
-    const bar = el("i.bar", {});
+    const bar = el("i.length", {});
     bar.style.width = `${Math.max(0.5, (100 * n) / most)}%`;
     return el(ours ? "tr.ours" : "tr", {}, el("th", { scope: "row" }, name), el("td.number", {}, bytes(Math.ceil(n))),
       el("td.number", {}, ((8 * n) / elements).toFixed(2)), el("td.wide", {}, bar));

@@ -170,7 +170,7 @@ export class Cropper {
 }
 
 /** The largest box of an aspect in the middle of an image. */
-function largest(image, aspect) {
+export function largest(image, aspect) {
   const width = Math.min(image.width, image.height * aspect);
   const height = width / aspect;
   return { x: (image.width - width) / 2, y: (image.height - height) / 2, width, height };

@@ -25,10 +25,10 @@ export function svg(tag, facts = {}, ...children) {
   return made;
 }
 
-/** A labelled field: the control, its name and a line of explanation below it. */
-export function field(name, control, hint) {
+/** A labelled field: the control, its name, a line of explanation below it, and a button beside it. */
+export function field(name, control, hint, beside) {
   if (!control.id) control.id = `field-${++fields}`;
-  const parts = [el("label", { for: control.id }, name), control];
+  const parts = [el("label", { for: control.id }, name), beside ? el("div.joined", {}, control, beside) : control];
   if (hint) {
     parts.push(el("p.hint", { id: `${control.id}-hint` }, hint));
     control.setAttribute("aria-describedby", `${control.id}-hint`);
@@ -107,7 +107,13 @@ function copyByHand(text) {
 
 /** A command line with its copy button. */
 export function commandLine(text) {
-  return el("div.command", {}, el("code", { tabindex: "0" }, text), copyButton(text));
+  const words = text.split(" ").flatMap((word) => [el("span", {}, word), " "]);
+  return el("div.command", {}, el("code", { tabindex: "0" }, words), copyButton(text));
+}
+
+/** Bring a new result into view where it lies below the window. */
+export function reveal(element) {
+  if (element.getBoundingClientRect().top > 0.6 * window.innerHeight) element.scrollIntoView({ block: "start", behavior: "smooth" });
 }
 
 /** Hand a file to the user. */

@@ -18,11 +18,12 @@ export class MaskEditor {
     });
     this.player = new Player(shape, (view) => ((this.view = view), this.render()), { video });
     this.tools = el("div.tools");
-    this.element = el("div.mask", {}, this.stage.element, this.player.element, this.tools);
     this.noun = shape.plane().slices > 1 ? (video ? "frames" : "slices") : "rows";
     const modes = [["rows", this.noun === "rows" ? "Upper rows" : `First ${this.noun}`], ["brush", "Brush"]];
     if (shape.channels > 1) modes.splice(1, 0, ["channels", "Channels"]);
-    this.choice = segments("Keep", modes, this.mode, (mode) => this.use(mode));
+    const choice = segments("Keep", modes, this.mode, (mode) => this.use(mode));
+    this.side = el("div.stack", {}, choice, this.tools);
+    this.element = el("div.mask", {}, el("div.stack", {}, this.stage.element, this.player.element), this.side);
     this.use("rows");
   }
 

@@ -1,7 +1,7 @@
 // Pictures on the page: a card in a grid, and the same picture enlarged with its files and its command.
 
 import { commandLine, download, el } from "./dom.js";
-import { npyOf, paint, pixelsOf, pngOf } from "./pixels.js";
+import { examplesFile, paint, pixelsOf, pngOf } from "./pixels.js";
 import { Player } from "./player.js";
 
 /** Enlarge a canvas by a whole number, so that every pixel is a square of one size. */
@@ -11,12 +11,14 @@ export function fit(canvas, width, height, room) {
   canvas.style.height = height === 1 ? "24px" : `${height * scale}px`;
 }
 
-/** How large each of several pictures is shown. */
+/** How large each of several pictures is shown: a few in one row, more in rows of about one length. */
 export function roomFor(number, available) {
-  const wanted = number === 1 ? 384 : number <= 4 ? 224 : 160;
-  const columns = available < 520 && number > 1 ? 2 : 1;
-  return Math.min(wanted, Math.floor((available - 12 * (columns - 1)) / columns));
+  const most = Math.max(2, Math.floor((available + GAP) / (SMALL + GAP)));
+  const columns = Math.ceil(number / Math.ceil(number / Math.min(most, number > 5 ? 6 : 5)));
+  return Math.min(384, Math.floor((available - GAP * (columns - 1)) / columns));
 }
+
+const [SMALL, GAP] = [128, 12];
 
 /** One picture of a result: what is known of it so far, and what there is to do with it. */
 export class Card {
@@ -55,7 +57,7 @@ export class Card {
   }
 
   render() {
-    const [before] = [this.canvas.width];
+    const before = this.canvas.width;
     paint(this.canvas, pixelsOf(this.shape, this.data, this.view));
     if (this.room && this.canvas.width !== before) this.resize(this.room);
     if (shown?.card === this) shown.render();
@@ -112,10 +114,11 @@ class Viewer {
     const { card } = this;
     const row = el("div.actions");
     const png = async () => download(`${card.facts.name}.png`, await pngOf(card.shape, card.data));
-    const npy = () => download(`${card.facts.name}.npy`, npyOf(card.shape, [card.data]));
+    const npy = () => download(`${card.facts.name}.npy`, examplesFile(card.shape, [card.data]));
     for (const [name, act] of [["PNG", png], ["Array (.npy)", npy]]) {
       row.append(el("button", { type: "button", disabled: !card.finished, click: act }, name));
     }
+    if (card.facts.gif) row.append(el("a.button", { href: card.facts.gif, download: `${card.facts.name}.gif` }, "GIF"));
     for (const [name, act] of card.actions) {
       const go = () => (this.dialog.close(), act(card));
       row.append(el("button", { type: "button", disabled: !card.finished, click: go }, name));

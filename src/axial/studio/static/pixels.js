@@ -94,17 +94,47 @@ export function pngOf(shape, data) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-/** Examples as the .npy file that `axial sample --out FILE.npy` would write: (n, *axes, c). */
-export function npyOf(shape, examples) {
-  const wide = shape.values > 256;
-  const sizes = [examples.length, ...shape.axes, shape.channels].join(", ");
-  let header = `{'descr': '${wide ? "<u2" : "|u1"}', 'fortran_order': False, 'shape': (${sizes}), }`;
+/** Integers as an .npy file of some sizes: one byte each, or two for more than 256 values. */
+export function npyOf(sizes, parts, { wide = false } = {}) {
+  let header = `{'descr': '${wide ? "<u2" : "|u1"}', 'fortran_order': False, 'shape': (${sizes.join(", ")},), }`;
   header = header.padEnd(Math.ceil((header.length + 11) / 64) * 64 - 11) + "\n";
   const opening = new Uint8Array(10 + header.length);
   opening.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, header.length & 255, header.length >> 8]);
   opening.set(new TextEncoder().encode(header), 10);
   const Kind = wide ? Uint16Array : Uint8Array;
-  return new Blob([opening, ...examples.map((data) => Kind.from(data))]);
+  return new Blob([opening, ...parts.map((data) => Kind.from(data))]);
+}
+
+/** Examples as `axial sample --out FILE.npy` writes them: (n, *axes, c). */
+export function examplesFile(shape, examples) {
+  return npyOf([examples.length, ...shape.axes, shape.channels], examples, { wide: shape.values > 256 });
+}
+
+const KINDS = {
+  "|u1": Uint8Array, "|i1": Int8Array, "<u2": Uint16Array, "<i2": Int16Array, "<u4": Uint32Array, "<i4": Int32Array,
+  "<i8": BigInt64Array, "<u8": BigUint64Array,
+};
+
+/** The integers of an .npy file that holds one example of a shape; a text says what is wrong. */
+export function exampleIn(buffer, shape) {
+  const raw = new Uint8Array(buffer);
+  const view = new DataView(buffer);
+  if (raw.length < 12 || String.fromCharCode(...raw.subarray(1, 6)) !== "NUMPY") throw new Error("not an .npy file");
+  const [start, length] = raw[6] === 1 ? [10, view.getUint16(8, true)] : [12, view.getUint32(8, true)];
+  const header = new TextDecoder().decode(raw.subarray(start, start + length));
+  const kind = /'descr': *'([^']*)'/.exec(header)?.[1];
+  const sizes = (/'shape': *\(([^)]*)\)/.exec(header)?.[1] ?? "").split(",").filter((part) => part.trim()).map(Number);
+  const wanted = [...shape.axes, shape.channels];
+  if (!(kind in KINDS) || /'fortran_order': *True/.test(header)) throw new Error(`holds ${kind ?? "nothing"}: give integers in C order`);
+  if (![wanted, [1, ...wanted]].some((good) => String(good) === String(sizes))) {
+    throw new Error(`has shape (${sizes.join(", ")}): the model takes (${wanted.join(", ")})`);
+  }
+  const Kind = KINDS[kind];
+  const body = buffer.slice(start + length, start + length + shape.size * Kind.BYTES_PER_ELEMENT);
+  if (body.byteLength < shape.size * Kind.BYTES_PER_ELEMENT) throw new Error("ends too early: it is damaged");
+  const data = Int32Array.from(new Kind(body), Number);
+  if (data.some((value) => value < 0 || value >= shape.values)) throw new Error(`has values outside 0 to ${shape.values - 1}`);
+  return data;
 }
 
 /** Colours from black for 0 over red and yellow to white for 1, as in `axial evaluate --map`. */
@@ -129,11 +159,4 @@ export function fromBase64(text, Kind) {
   const binary = atob(text);
   const raw = Uint8Array.from(binary, (letter) => letter.charCodeAt(0));
   return new Kind(raw.buffer, 0, raw.length / Kind.BYTES_PER_ELEMENT);
-}
-
-export function toBase64(array) {
-  const raw = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
-  let text = "";
-  for (let k = 0; k < raw.length; k += 8192) text += String.fromCharCode(...raw.subarray(k, k + 8192));
-  return btoa(text);
 }

@@ -3,7 +3,7 @@
 import { count, el, svg } from "./dom.js";
 
 const COLOURS = 8; // .curve-0 to .curve-7 in the style sheet
-const LEFT = 52, BOTTOM = 34, TOP = 10, RIGHT = 12;
+const LEFT = 52, BOTTOM = 34, TOP = 26, RIGHT = 12;
 
 /** `curves`: [{name, colour, dashed, points: [[x, y], ...]}]; `options`: logarithmic, xName, yName. */
 export class Plot {
@@ -39,7 +39,9 @@ export class Plot {
     }
     this.makeScales(points, width, height);
     const marks = svg("g", { class: "marks" });
-    drawing.replaceChildren(...this.axes(width, height), ...this.curves.map((curve) => this.curve(curve)), marks);
+    const inside = svg("clipPath", { id: "inside" }, svg("rect", { x: LEFT, y: TOP - 3, width: width - LEFT - RIGHT + 4, height: height - TOP - BOTTOM + 6 }));
+    const curves = svg("g", { "clip-path": "url(#inside)" }, ...this.curves.map((curve) => this.curve(curve)));
+    drawing.replaceChildren(inside, ...this.axes(width, height), curves, marks);
     this.marks = marks;
     this.legend.replaceChildren(...this.curves.map((curve) => el("span.key", {}, swatch(curve), curve.name)));
   }
@@ -86,15 +88,15 @@ export class Plot {
     }
     parts.push(svg("line", { x1: LEFT, x2: width - RIGHT, y1: height - BOTTOM, y2: height - BOTTOM, class: "axis" }));
     parts.push(svg("text", { x: width - RIGHT, y: height - 3, class: "tick end name" }, this.options.xName ?? ""));
-    parts.push(svg("text", { x: LEFT + 4, y: TOP + 8, class: "tick name" }, this.options.yName ?? ""));
+    parts.push(svg("text", { x: LEFT - 8, y: TOP - 12, class: "tick end name" }, this.options.yName ?? ""));
     return parts;
   }
 
   curve({ points, colour, dashed, marked }) {
     const kept = thinned(points, 1200);
-    const d = kept.map(([x, y], k) => `${k ? "L" : "M"}${this.x(x).toFixed(1)} ${this.clamped(y).toFixed(1)}`).join("");
+    const d = kept.map(([x, y], k) => `${k ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join("");
     const group = svg("g", { class: `curve curve-${colour % COLOURS}${dashed ? " dashed" : ""}` }, svg("path", { d }));
-    if (marked && kept.length < 60) for (const [x, y] of kept) group.append(svg("circle", { cx: this.x(x), cy: this.clamped(y), r: 2.5 }));
+    if (marked && kept.length < 60) for (const [x, y] of kept) group.append(svg("circle", { cx: this.x(x), cy: this.y(y), r: 2.5 }));
     return group;
   }
 
