@@ -24,6 +24,7 @@ sampling evaluation
 training
 presets
 api
+studio
 cli"""
 LINE = {name: i for i, line in enumerate(ROOMS.split("\n")) for name in line.split()}
 

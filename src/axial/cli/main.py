@@ -20,6 +20,7 @@ from axial.cli.import_tensorflow import import_
 from axial.cli.info import info
 from axial.cli.parsing import parse, postponed
 from axial.cli.sample import sample
+from axial.cli.studio import studio
 from axial.cli.train import train
 from axial.errors import AxialError, is_out_of_memory
 from axial.system.terminal import printable
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "import": import_,
     "info": info,
     "sample": sample,
+    "studio": studio,
     "train": train,
 }
 
