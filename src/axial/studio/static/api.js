@@ -16,7 +16,11 @@ async function answer(path, options = {}) {
     response = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused({ status: 0, kind: "offline", message: "the server does not answer: is `axial studio` still running?" });
+    throw new Refused({
+      status: 0,
+      kind: "offline",
+      message: "the server does not answer: is `axial studio` still running?",
+    });
   }
   if (response.ok) return response;
   let found = null;
@@ -25,7 +29,11 @@ async function answer(path, options = {}) {
   } catch {
     // not one of ours: a proxy, or a server that is ending
   }
-  const fallback = { status: response.status, kind: "failed", message: `the server answered ${response.status}` };
+  const fallback = {
+    status: response.status,
+    kind: "failed",
+    message: `the server answered ${response.status}`,
+  };
   throw new Refused(found ?? fallback, response.headers.get("Retry-After"));
 }
 
@@ -50,7 +58,11 @@ export async function work(model, kind, body, { on = {}, signal } = {}) {
     if (event === "cancelled") return null;
     if (event === "error") throw new Refused(data.error);
   }
-  throw new Refused({ status: 0, kind: "offline", message: "the server closed the connection before it was done" });
+  throw new Refused({
+    status: 0,
+    kind: "offline",
+    message: "the server closed the connection before it was done",
+  });
 }
 
 /** Server-sent events from the body of an answer: EventSource can only GET. */
@@ -76,12 +88,16 @@ async function* events(body) {
 
 function parse(block) {
   const lines = block.split("\n").filter((line) => line && !line.startsWith(":"));
-  const of = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trim());
+  const of = (name) =>
+    lines
+      .filter((line) => line.startsWith(`${name}:`))
+      .map((line) => line.slice(name.length + 1).trim());
   const data = of("data").join("\n");
   return data ? { event: of("event")[0] ?? "message", data: JSON.parse(data) } : null;
 }
 
-export const integers = (text, dtype) => fromBase64(text, dtype === "uint16" ? Uint16Array : Uint8Array);
+export const integers = (text, dtype) =>
+  fromBase64(text, dtype === "uint16" ? Uint16Array : Uint8Array);
 export const floats = (text) => fromBase64(text, Float32Array);
 
 /** Put what an event `lines` brings into the pictures of a job; the indices of those that changed. */

@@ -19,14 +19,25 @@ export function bitsView(app, model) {
 
 class BitsView {
   constructor(app, model) {
-    Object.assign(this, { app, model, shape: shapeOf(model), channel: "all", view: {}, done: null });
+    Object.assign(this, {
+      app,
+      model,
+      shape: shapeOf(model),
+      channel: "all",
+      view: {},
+      done: null,
+    });
     this.source = new Source(model, this.shape, () => this.settle());
     this.again = el("button", { type: "submit" }, "Measure again");
     this.job = new Job(this.again);
     this.label = null;
     this.panel = el("form.panel", { "aria-label": "Where the bits go" }, this.source.element);
     if (model.classes.length) {
-      this.label = el("select", {}, model.classes.map((name, k) => el("option", { value: k }, name)));
+      this.label = el(
+        "select",
+        {},
+        model.classes.map((name, k) => el("option", { value: k }, name)),
+      );
       this.label.addEventListener("change", () => this.settle());
       this.panel.append(field("Class", this.label));
     }
@@ -49,7 +60,9 @@ class BitsView {
     const events = { press: (i, j) => this.pick(i, j, 0), arrow: (i, j) => this.pick(i, j, 250) };
     this.picture = new Stage({ label: "The picture. Arrow keys choose a pixel.", ...events });
     this.map = new Stage({ label: "Bits of each pixel. Arrow keys choose a pixel.", ...events });
-    this.player = new Player(this.shape, (view) => ((this.view = view), this.render()), { video: this.model.moving });
+    this.player = new Player(this.shape, (view) => ((this.view = view), this.render()), {
+      video: this.model.moving,
+    });
     const channels = this.shape.channelNames.map((name, k) => [String(k), name]);
     this.choice = segments("Bits of", [["all", "all channels"], ...channels], "all", (value) => {
       this.channel = value;
@@ -63,11 +76,20 @@ class BitsView {
     this.most = el("span");
     const legend = el("div.heatlegend", {}, el("span", {}, "0"), this.scale, this.most);
     this.sizes = el("section.block");
-    this.stages = el("div.stages", {},
+    this.stages = el(
+      "div.stages",
+      {},
       el("figure", {}, this.picture.element, el("figcaption", {}, "Choose a pixel to look inside")),
-      el("figure", {}, this.map.element, legend, this.choice));
+      el("figure", {}, this.map.element, legend, this.choice),
+    );
     this.pixel = new PixelPanel(this.model, this.shape, (image) => this.picture.cover(image));
-    this.shown = el("div.results", {}, el("section.block", {}, this.player.element, this.stages), this.pixel.element, this.sizes);
+    this.shown = el(
+      "div.results",
+      {},
+      el("section.block", {}, this.player.element, this.stages),
+      this.pixel.element,
+      this.sizes,
+    );
     new ResizeObserver(() => this.resize()).observe(this.results);
   }
 
@@ -84,6 +106,7 @@ class BitsView {
     const { picture } = this.app;
     if (picture?.model === this.model.id) {
       this.app.picture = null;
+      if (this.label && picture.label !== null) this.label.value = picture.label;
       this.source.set(picture.data, picture.name);
     }
   }
@@ -93,8 +116,18 @@ class BitsView {
   }
 
   empty() {
-    return el("div.empty", {}, el("p", {}, "Give a picture, and its bits appear here, pixel by pixel."),
-      el("p.dim", {}, "None at hand? ", el("a", { href: "#draw" }, "Draw one"), ", enlarge it, and choose Where the bits go."));
+    return el(
+      "div.empty",
+      {},
+      el("p", {}, "Give a picture, and its bits appear here, pixel by pixel."),
+      el(
+        "p.dim",
+        {},
+        "None at hand? ",
+        el("a", { href: "#draw" }, "Draw one"),
+        ", enlarge it, and choose Where the bits go.",
+      ),
+    );
   }
 
   settle() {
@@ -113,7 +146,9 @@ class BitsView {
     if (!this.source.data) return;
     const data = this.source.data;
     if (data.includes(-1)) {
-      this.results.replaceChildren(el("p.empty", {}, "Bits are counted of whole clips: give all frames."));
+      this.results.replaceChildren(
+        el("p.empty", {}, "Bits are counted of whole clips: give all frames."),
+      );
       return;
     }
     const done = await this.job.run(this.model.id, "bits", this.request());
@@ -123,11 +158,26 @@ class BitsView {
     this.pixel.clear();
     this.results.replaceChildren(this.shown);
     this.figure.hidden = false;
-    this.figure.replaceChildren(el("b", {}, done.bits_per_dim.toFixed(3)), " bits/dim",
-      el("span.dim", {}, `${count(Math.round(done.bits))} bits for ${count(done.elements)} elements`));
+    this.figure.replaceChildren(
+      el("b", {}, done.bits_per_dim.toFixed(3)),
+      " bits/dim",
+      el(
+        "span.dim",
+        {},
+        `${count(Math.round(done.bits))} bits for ${count(done.elements)} elements`,
+      ),
+    );
     const ours = (size) => size.format === "this model";
-    const named = done.sizes.map((size) => ({ ...size, name: ours(size) ? this.model.id : size.format, ours: ours(size) }));
-    this.sizes.replaceChildren(el("h3", {}, "The same pixels as lossless files"), sizeBars(named, done.elements));
+    const named = done.sizes.map((size) => ({
+      ...size,
+      name: ours(size) ? this.model.id : size.format,
+      ours: ours(size),
+    }));
+    this.sizes.hidden = named.length < 2; // no other format holds such an example
+    this.sizes.replaceChildren(
+      el("h3", {}, "The same pixels as lossless files"),
+      sizeBars(named, done.elements),
+    );
     this.render();
     this.resize();
   }
@@ -136,7 +186,8 @@ class BitsView {
   planeOfBits() {
     const plane = this.shape.plane(this.view.direction);
     const { start, down, right } = this.shape.steps(plane, this.view.slice ?? 0);
-    const channels = this.channel === "all" ? [...Array(this.shape.frameChannels).keys()] : [Number(this.channel)];
+    const channels =
+      this.channel === "all" ? [...Array(this.shape.frameChannels).keys()] : [Number(this.channel)];
     const bits = new Float64Array(plane.height * plane.width);
     for (let k = 0; k < bits.length; k++) {
       const at = start + Math.floor(k / plane.width) * down + (k % plane.width) * right;
@@ -174,7 +225,10 @@ class BitsView {
   /** The index along each axis. */
   placeOf(i, j) {
     const { axes, strides, channels } = this.shape;
-    const { start, down, right } = this.shape.steps(this.shape.plane(this.view.direction), this.view.slice ?? 0);
+    const { start, down, right } = this.shape.steps(
+      this.shape.plane(this.view.direction),
+      this.view.slice ?? 0,
+    );
     let rest = start + i * down + j * right;
     rest -= rest % channels;
     return axes.map((length, k) => Math.floor(rest / strides[k]) % length);

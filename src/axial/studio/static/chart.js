@@ -15,11 +15,19 @@ export function histogram(probabilities, truth) {
   });
   path += `L${WIDE} ${HIGH}Z`;
   const middle = (truth + 0.5) * step;
-  const drawing = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "histogram", role: "img", preserveAspectRatio: "none",
-    "aria-label": `Probabilities of ${probabilities.length} values; the true value ${truth} has ${percent(probabilities[truth])}` },
+  const drawing = svg(
+    "svg",
+    {
+      viewBox: `0 0 ${WIDE} ${HIGH}`,
+      class: "histogram",
+      role: "img",
+      preserveAspectRatio: "none",
+      "aria-label": `Probabilities of ${probabilities.length} values; the true value ${truth} has ${percent(probabilities[truth])}`,
+    },
     svg("path", { d: path, class: "area" }),
     svg("line", { x1: middle, x2: middle, y1: 0, y2: HIGH, class: "truth" }),
-    svg("line", { x1: 0, x2: WIDE, y1: HIGH, y2: HIGH, class: "axis" }));
+    svg("line", { x1: 0, x2: WIDE, y1: HIGH, y2: HIGH, class: "axis" }),
+  );
   const reading = el("p.reading", {});
   const tell = (value) => {
     const what = value === truth ? "true value" : "value";
@@ -33,24 +41,51 @@ export function histogram(probabilities, truth) {
   drawing.addEventListener("pointerleave", () => tell(truth));
   tell(truth);
   const last = probabilities.length - 1;
-  const scale = el("div.scale", { "aria-hidden": "true" }, el("span", {}, "0"), el("span", {}, count(Math.round(last / 2))), el("span", {}, count(last)));
+  const scale = el(
+    "div.scale",
+    { "aria-hidden": "true" },
+    el("span", {}, "0"),
+    el("span", {}, count(Math.round(last / 2))),
+    el("span", {}, count(last)),
+  );
   return el("div.chart", {}, drawing, scale, reading);
 }
 
 function percent(share) {
-  return share >= 0.001 ? `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %` : share.toExponential(1);
+  return share >= 0.001
+    ? `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`
+    : share.toExponential(1);
 }
 
 /** Sizes under their names, the longest bar the largest; `ours` stands out. */
 export function sizeBars(sizes, elements) {
   const most = Math.max(...sizes.map((size) => size.bytes ?? 0));
   const rows = sizes.map(({ name, bytes: n, ours, note }) => {
-    if (n === null || n === undefined) return el("tr", {}, el("th", { scope: "row" }, name), el("td.dim", { colspan: "3" }, note ?? "not available"));
+    if (n === null || n === undefined)
+      return el(
+        "tr",
+        {},
+        el("th", { scope: "row" }, name),
+        el("td.dim", { colspan: "3" }, note ?? "not available"),
+      );
     const bar = el("i.length", {});
     bar.style.width = `${Math.max(0.5, (100 * n) / most)}%`;
-    return el(ours ? "tr.ours" : "tr", {}, el("th", { scope: "row" }, name), el("td.number", {}, bytes(Math.ceil(n))),
-      el("td.number", {}, ((8 * n) / elements).toFixed(2)), el("td.wide", {}, bar));
+    return el(
+      ours ? "tr.ours" : "tr",
+      {},
+      el("th", { scope: "row" }, name),
+      el("td.number", {}, bytes(Math.ceil(n))),
+      el("td.number", {}, ((8 * n) / elements).toFixed(2)),
+      el("td.wide", {}, bar),
+    );
   });
-  const head = el("tr", {}, el("th", {}, ""), el("th.number", {}, "size"), el("th.number", {}, "bits/dim"), el("th", {}));
+  const head = el(
+    "tr",
+    {},
+    el("th", {}, ""),
+    el("th.number", {}, "size"),
+    el("th.number", {}, "bits/dim"),
+    el("th", {}),
+  );
   return el("table.sizes", {}, el("thead", {}, head), el("tbody", {}, rows));
 }

@@ -1,16 +1,21 @@
 // A picture of any size becomes a picture of the model's size, in view of the user.
 
 import { el } from "./dom.js";
-import { paint, pixelsOf } from "./pixels.js";
+import { paint } from "./pixels.js";
 
 const LARGEST = 2048; // sides of what is kept of a photograph
 const SHOWN = 320;
 
 /** The pixels of an image file as it is shown, no side longer than LARGEST. */
 export async function decode(file) {
-  const whole = await createImageBitmap(file, { colorSpaceConversion: "none", premultiplyAlpha: "none" });
+  const whole = await createImageBitmap(file, {
+    colorSpaceConversion: "none",
+    premultiplyAlpha: "none",
+  });
   const scale = Math.min(1, LARGEST / Math.max(whole.width, whole.height));
-  const [width, height] = [whole.width, whole.height].map((side) => Math.max(1, Math.round(side * scale)));
+  const [width, height] = [whole.width, whole.height].map((side) =>
+    Math.max(1, Math.round(side * scale)),
+  );
   const canvas = new OffscreenCanvas(width, height);
   const context = canvas.getContext("2d", { willReadFrequently: true });
   context.fillStyle = "white"; // what is transparent lies on white
@@ -58,7 +63,10 @@ export function resample(image, box, shape) {
     for (let j = 0; j < width; j++) {
       const colour = mean.subarray(3 * j, 3 * j + 3);
       for (let c = 0; c < shape.channels; c++) {
-        const level = shape.channels === 1 ? 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] : colour[c % 3];
+        const level =
+          shape.channels === 1
+            ? 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+            : colour[c % 3];
         out[(i * width + j) * shape.channels + c] = Math.round((level * (shape.values - 1)) / 255);
       }
     }
@@ -74,14 +82,21 @@ export class Cropper {
     this.aspect = plane.width / plane.height;
     this.box = largest(image, this.aspect);
     this.scale = Math.min(1, SHOWN / Math.max(image.width, image.height));
-    if (this.scale === 1) this.scale = Math.max(1, Math.floor(SHOWN / Math.max(image.width, image.height)));
+    if (this.scale === 1)
+      this.scale = Math.max(1, Math.floor(SHOWN / Math.max(image.width, image.height)));
     this.canvas = el("canvas");
     paint(this.canvas, image);
     this.handle = el("i.handle", { "aria-hidden": "true" });
-    this.frame = el("div.frame", {
-      tabindex: "0", role: "group",
-      "aria-label": "Part of the picture that is used. Arrow keys move it, plus and minus change its size.",
-    }, this.handle);
+    this.frame = el(
+      "div.frame",
+      {
+        tabindex: "0",
+        role: "group",
+        "aria-label":
+          "Part of the picture that is used. Arrow keys move it, plus and minus change its size.",
+      },
+      this.handle,
+    );
     this.stage = el("div.crop", {}, this.canvas, this.frame);
     this.preview = el("canvas.pixels");
     this.element = el("div.cropper", {}, this.stage);
@@ -98,10 +113,14 @@ export class Cropper {
   listen() {
     this.frame.addEventListener("keydown", (event) => this.key(event));
     this.stage.addEventListener("pointerdown", (event) => this.grab(event));
-    this.stage.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      this.resize(event.deltaY > 0 ? 1.06 : 1 / 1.06);
-    }, { passive: false });
+    this.stage.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        this.resize(event.deltaY > 0 ? 1.06 : 1 / 1.06);
+      },
+      { passive: false },
+    );
   }
 
   grab(down) {
@@ -110,7 +129,10 @@ export class Cropper {
     const factor = this.image.width / this.canvas.clientWidth;
     this.stage.setPointerCapture(down.pointerId);
     const move = (event) => {
-      const [x, y] = [(event.clientX - down.clientX) * factor, (event.clientY - down.clientY) * factor];
+      const [x, y] = [
+        (event.clientX - down.clientX) * factor,
+        (event.clientY - down.clientY) * factor,
+      ];
       if (resizing) this.put({ ...start, width: start.width + Math.max(x, y * this.aspect) });
       else this.put({ ...start, x: start.x + x, y: start.y + y });
     };
@@ -128,7 +150,12 @@ export class Cropper {
 
   key(event) {
     const far = (event.shiftKey ? 0.1 : 0.02) * this.box.width;
-    const moves = { ArrowLeft: [-far, 0], ArrowRight: [far, 0], ArrowUp: [0, -far], ArrowDown: [0, far] };
+    const moves = {
+      ArrowLeft: [-far, 0],
+      ArrowRight: [far, 0],
+      ArrowUp: [0, -far],
+      ArrowDown: [0, far],
+    };
     if (event.key in moves) {
       const [x, y] = moves[event.key];
       this.put({ ...this.box, x: this.box.x + x, y: this.box.y + y });
@@ -160,8 +187,12 @@ export class Cropper {
     const [wide, high] = [image.width * this.scale, image.height * this.scale];
     this.stage.style.width = `${wide}px`;
     this.stage.style.aspectRatio = `${wide} / ${high}`;
-    for (const [name, value, most] of [["left", box.x, image.width], ["top", box.y, image.height],
-      ["width", box.width, image.width], ["height", box.height, image.height]]) {
+    for (const [name, value, most] of [
+      ["left", box.x, image.width],
+      ["top", box.y, image.height],
+      ["width", box.width, image.width],
+      ["height", box.height, image.height],
+    ]) {
       this.frame.style[name] = `${(100 * value) / most}%`;
     }
     this.data = resample(image, box, this.shape);

@@ -28,7 +28,10 @@ export function svg(tag, facts = {}, ...children) {
 /** A labelled field: the control, its name, a line of explanation below it, and a button beside it. */
 export function field(name, control, hint, beside) {
   if (!control.id) control.id = `field-${++fields}`;
-  const parts = [el("label", { for: control.id }, name), beside ? el("div.joined", {}, control, beside) : control];
+  const parts = [
+    el("label", { for: control.id }, name),
+    beside ? el("div.joined", {}, control, beside) : control,
+  ];
   if (hint) {
     parts.push(el("p.hint", { id: `${control.id}-hint` }, hint));
     control.setAttribute("aria-describedby", `${control.id}-hint`);
@@ -113,7 +116,8 @@ export function commandLine(text) {
 
 /** Bring a new result into view where it lies below the window. */
 export function reveal(element) {
-  if (element.getBoundingClientRect().top > 0.6 * window.innerHeight) element.scrollIntoView({ block: "start", behavior: "smooth" });
+  if (element.getBoundingClientRect().top > 0.6 * window.innerHeight)
+    element.scrollIntoView({ block: "start", behavior: "smooth" });
 }
 
 /** Hand a file to the user. */
@@ -139,9 +143,11 @@ export function bytes(n) {
 }
 
 export function seconds(s) {
-  if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
+  if (s < 60) return `${s.toFixed(s < 1 ? 2 : s < 10 ? 1 : 0)} s`;
   const minutes = Math.floor(s / 60);
-  return minutes < 60 ? `${minutes} min ${Math.floor(s % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return minutes < 60
+    ? `${minutes} min ${Math.floor(s % 60)} s`
+    : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

@@ -11,10 +11,16 @@ export class Job {
     this.text = el("span");
     this.bar = el("progress", { max: 1 });
     this.cancelButton = el("button", { type: "button", click: () => this.cancel() }, "Cancel");
-    this.running = el("div.running", { hidden: true }, this.bar, el("div.row", {}, this.text, this.cancelButton));
+    this.running = el(
+      "div.running",
+      { hidden: true },
+      this.bar,
+      el("div.row", {}, this.text, this.cancelButton),
+    );
     this.errors = el("div.errors");
     this.element = el("div.job", {}, this.running, this.errors);
-    this.escape = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && this.cancel();
+    this.escape = (event) =>
+      event.key === "Escape" && !document.querySelector("dialog[open]") && this.cancel();
   }
 
   get busy() {
@@ -34,7 +40,12 @@ export class Job {
     problem(this.errors, "");
     const watched = {
       ...on,
-      queued: (data) => this.show(data.place ? `Waiting: ${plural(data.place, "job")} before this one` : "Next in the queue"),
+      queued: (data) =>
+        this.show(
+          data.place
+            ? `Waiting: ${plural(data.place, "job")} before this one`
+            : "Next in the queue",
+        ),
       started: (data) => {
         this.show("Started …");
         on.started?.(data);

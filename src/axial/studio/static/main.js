@@ -8,8 +8,20 @@ import { compressView } from "./compress.js";
 import { drawView } from "./draw.js";
 import { runsView } from "./runs.js";
 
-const VIEWS = { draw: drawView, complete: completeView, bits: bitsView, compress: compressView, runs: runsView };
-const TITLES = { draw: "Draw", complete: "Complete", bits: "Where the bits go", compress: "Compress", runs: "Runs" };
+const VIEWS = {
+  draw: drawView,
+  complete: completeView,
+  bits: bitsView,
+  compress: compressView,
+  runs: runsView,
+};
+const TITLES = {
+  draw: "Draw",
+  complete: "Complete",
+  bits: "Where the bits go",
+  compress: "Compress",
+  runs: "Runs",
+};
 
 const place = document.getElementById("view");
 const select = document.getElementById("model");
@@ -22,9 +34,9 @@ const app = {
   get model() {
     return this.models.find((model) => model.id === select.value) ?? null;
   },
-  /** Go to another view with a picture of the model's own size. */
-  take(view, data, name) {
-    this.picture = { model: select.value, data, name };
+  /** Go to another view with a picture that was drawn here. */
+  take(view, { data, facts }) {
+    this.picture = { model: select.value, data, name: facts.name, label: facts.label ?? null };
     location.hash = view;
   },
 };
@@ -62,15 +74,30 @@ function ready() {
     const box = el("div.empty");
     problem(box, `${model.id}: ${model.error}`);
     place.replaceChildren(box);
-  } else place.replaceChildren(el("p.empty", {}, model ? `Loading ${model.id} …` : "There is no model. Start the studio with one: axial studio MODEL"));
+  } else
+    place.replaceChildren(
+      el(
+        "p.empty",
+        {},
+        model
+          ? `Loading ${model.id} …`
+          : "There is no model. Start the studio with one: axial studio MODEL",
+      ),
+    );
   return false;
 }
 
 function offer() {
   const chosen = select.value;
   const text = (model) => (model.state === "ready" ? model.id : `${model.id} (${model.state})`);
-  select.replaceChildren(...app.models.map((model) => el("option", { value: model.id }, text(model))));
-  select.value = app.models.some((model) => model.id === chosen) ? chosen : (app.models[0]?.id ?? "");
+  const before = [...select.options].map((option) => option.text);
+  if (before.length && String(before) === String(app.models.map(text))) return; // an open list stays open
+  select.replaceChildren(
+    ...app.models.map((model) => el("option", { value: model.id }, text(model))),
+  );
+  select.value = app.models.some((model) => model.id === chosen)
+    ? chosen
+    : (app.models[0]?.id ?? "");
   select.disabled = app.models.length < 2;
 }
 

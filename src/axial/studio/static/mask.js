@@ -14,16 +14,27 @@ export class MaskEditor {
     this.brush = new Uint8Array(shape.size).fill(1);
     this.stage = new Stage({
       label: "What is kept. With the brush, arrow keys move and space paints.",
-      press: (i, j) => this.stroke(i, j), drag: true, key: (event) => this.key(event),
+      press: (i, j) => this.stroke(i, j),
+      drag: true,
+      key: (event) => this.key(event),
     });
     this.player = new Player(shape, (view) => ((this.view = view), this.render()), { video });
     this.tools = el("div.tools");
-    this.noun = shape.plane().slices > 1 ? (video ? "frames" : "slices") : "rows";
-    const modes = [["rows", this.noun === "rows" ? "Upper rows" : `First ${this.noun}`], ["brush", "Brush"]];
+    const one = shape.axes.length === 1 ? "elements" : "rows";
+    this.noun = shape.plane().slices > 1 ? (video ? "frames" : "slices") : one;
+    const modes = [
+      ["rows", this.noun === "rows" ? "Upper rows" : `First ${this.noun}`],
+      ["brush", "Brush"],
+    ];
     if (shape.channels > 1) modes.splice(1, 0, ["channels", "Channels"]);
     const choice = segments("Keep", modes, this.mode, (mode) => this.use(mode));
     this.side = el("div.stack", {}, choice, this.tools);
-    this.element = el("div.mask", {}, el("div.stack", {}, this.stage.element, this.player.element), this.side);
+    this.element = el(
+      "div.mask",
+      {},
+      el("div.stack", {}, this.stage.element, this.player.element),
+      this.side,
+    );
     this.use("rows");
   }
 
@@ -36,14 +47,21 @@ export class MaskEditor {
   use(mode) {
     this.mode = mode;
     this.stage.element.classList.toggle("painting", mode === "brush");
-    const tools = { rows: () => this.rowTools(), channels: () => this.channelTools(), brush: () => this.brushTools() };
+    const tools = {
+      rows: () => this.rowTools(),
+      channels: () => this.channelTools(),
+      brush: () => this.brushTools(),
+    };
     this.tools.replaceChildren(...tools[mode]());
     this.render();
   }
 
   rowTools() {
-    const made = slider(`${this.noun} kept`.replace(/^./, (first) => first.toUpperCase()),
-      { min: 1, max: Math.max(1, this.steps - 1), value: this.rows }, (n) => `${n} of ${this.steps}`);
+    const made = slider(
+      `${this.noun} kept`.replace(/^./, (first) => first.toUpperCase()),
+      { min: 1, max: Math.max(1, this.steps - 1), value: this.rows },
+      (n) => `${n} of ${this.steps}`,
+    );
     made.range.addEventListener("input", () => {
       this.rows = Number(made.range.value);
       this.render();
@@ -66,13 +84,21 @@ export class MaskEditor {
   }
 
   brushTools() {
-    const kinds = segments("The brush", [["0", "Draws again"], ["1", "Keeps"]], String(this.painting),
-      (value) => (this.painting = Number(value)));
+    const kinds = segments(
+      "The brush",
+      [
+        ["0", "Draws again"],
+        ["1", "Keeps"],
+      ],
+      String(this.painting),
+      (value) => (this.painting = Number(value)),
+    );
     const size = slider("Size", { min: 1, max: 9, value: this.radius ?? 3 }, (n) => `${n} pixels`);
     size.range.addEventListener("input", () => (this.radius = Number(size.range.value)));
     this.radius ??= 3;
     this.sizeField = size;
-    const all = (value, name) => el("button", { type: "button", click: () => (this.brush.fill(value), this.render()) }, name);
+    const all = (value, name) =>
+      el("button", { type: "button", click: () => (this.brush.fill(value), this.render()) }, name);
     return [kinds, size, el("div.actions", {}, all(1, "Keep all"), all(0, "Keep nothing"))];
   }
 
@@ -109,7 +135,11 @@ export class MaskEditor {
     for (let at = 0; at < shape.size; at++) {
       const c = at % shape.channels;
       if (this.mode === "channels") mask[at] = Number(this.channels.has(c % shape.frameChannels));
-      else mask[at] = Number((shape.frames > 1 ? Math.floor(c / shape.frameChannels) : Math.floor(at / each)) < this.rows);
+      else
+        mask[at] = Number(
+          (shape.frames > 1 ? Math.floor(c / shape.frameChannels) : Math.floor(at / each)) <
+            this.rows,
+        );
     }
     return mask;
   }

@@ -80,14 +80,29 @@ class Viewer {
     this.canvas = el("canvas.pixels.missing");
     this.body = el("div.facts");
     this.heading = el("h2");
-    const close = el("button.icon.close", { type: "button", "aria-label": "Close", click: () => this.dialog.close() }, "✕");
-    this.before = el("button.icon", { type: "button", "aria-label": "Previous picture", click: () => this.move(-1) }, "‹");
-    this.after = el("button.icon", { type: "button", "aria-label": "Next picture", click: () => this.move(1) }, "›");
+    const close = el(
+      "button.icon.close",
+      { type: "button", "aria-label": "Close", click: () => this.dialog.close() },
+      "✕",
+    );
+    this.before = el(
+      "button.icon",
+      { type: "button", "aria-label": "Previous picture", click: () => this.move(-1) },
+      "‹",
+    );
+    this.after = el(
+      "button.icon",
+      { type: "button", "aria-label": "Next picture", click: () => this.move(1) },
+      "›",
+    );
     const head = el("header", {}, this.heading, this.before, this.after, close);
     this.stage = el("div.stage", {}, this.canvas);
     this.dialog = el("dialog.viewer", { "aria-label": "Picture" }, head, this.stage, this.body);
     this.dialog.addEventListener("keydown", (event) => this.key(event));
-    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.dialog.addEventListener(
+      "click",
+      (event) => event.target === this.dialog && this.dialog.close(),
+    );
     this.dialog.addEventListener("close", () => this.closed());
     this.resize = this.resize.bind(this);
     window.addEventListener("resize", this.resize);
@@ -102,9 +117,15 @@ class Viewer {
     this.before.disabled = number <= 0;
     this.after.disabled = number === card.all.length - 1;
     this.heading.textContent = card.facts.title;
-    const player = new Player(card.shape, (view) => ((this.view = view), this.render()), { video: card.video });
+    const player = new Player(card.shape, (view) => ((this.view = view), this.render()), {
+      video: card.video,
+    });
     this.body.replaceChildren(player.element, this.actions(), el("div.place"));
-    if (card.facts.command) this.body.append(el("p.hint", {}, "The command that makes it again"), commandLine(card.facts.command));
+    if (card.facts.command)
+      this.body.append(
+        el("p.hint", {}, "The command that makes it again"),
+        commandLine(card.facts.command),
+      );
     if (card.facts.note) this.body.append(el("p.hint", {}, card.facts.note));
     this.render();
     this.resize();
@@ -115,10 +136,16 @@ class Viewer {
     const row = el("div.actions");
     const png = async () => download(`${card.facts.name}.png`, await pngOf(card.shape, card.data));
     const npy = () => download(`${card.facts.name}.npy`, examplesFile(card.shape, [card.data]));
-    for (const [name, act] of [["PNG", png], ["Array (.npy)", npy]]) {
+    for (const [name, act] of [
+      ["PNG", png],
+      ["Array (.npy)", npy],
+    ]) {
       row.append(el("button", { type: "button", disabled: !card.finished, click: act }, name));
     }
-    if (card.facts.gif) row.append(el("a.button", { href: card.facts.gif, download: `${card.facts.name}.gif` }, "GIF"));
+    if (card.facts.gif)
+      row.append(
+        el("a.button", { href: card.facts.gif, download: `${card.facts.name}.gif` }, "GIF"),
+      );
     for (const [name, act] of card.actions) {
       const go = () => (this.dialog.close(), act(card));
       row.append(el("button", { type: "button", disabled: !card.finished, click: go }, name));
@@ -127,9 +154,13 @@ class Viewer {
   }
 
   render() {
-    paint(this.canvas, pixelsOf(this.card.shape, this.card.data, { ...this.card.view, ...this.view }));
+    paint(
+      this.canvas,
+      pixelsOf(this.card.shape, this.card.data, { ...this.card.view, ...this.view }),
+    );
     this.canvas.classList.toggle("missing", !this.card.finished);
-    if (this.card.finished) for (const button of this.body.querySelectorAll(".actions button")) button.disabled = false;
+    if (this.card.finished)
+      for (const button of this.body.querySelectorAll(".actions button")) button.disabled = false;
   }
 
   resize() {

@@ -9,7 +9,16 @@ import { fromBase64, heat, paint } from "./pixels.js";
 export class PixelPanel {
   /** `cover(image)` lays heat over the picture, null takes it away. */
   constructor(model, shape, cover) {
-    Object.assign(this, { model, shape, cover, view: {}, channel: 0, layer: null, head: "mean", done: null });
+    Object.assign(this, {
+      model,
+      shape,
+      cover,
+      view: {},
+      channel: 0,
+      layer: null,
+      head: "mean",
+      done: null,
+    });
     this.job = new Job(el("button", { hidden: true }));
     this.heading = el("h3", {}, "One pixel");
     this.body = el("div.stack");
@@ -20,7 +29,13 @@ export class PixelPanel {
   clear() {
     this.done = null;
     this.cover(null);
-    this.body.replaceChildren(el("p.dim", {}, "Choose a pixel of the picture or of the map: what the model expected there, and where it looked."));
+    this.body.replaceChildren(
+      el(
+        "p.dim",
+        {},
+        "Choose a pixel of the picture or of the map: what the model expected there, and where it looked.",
+      ),
+    );
     this.heading.textContent = "One pixel";
   }
 
@@ -28,17 +43,25 @@ export class PixelPanel {
     const done = await this.job.run(this.model.id, "pixel", body);
     if (!done) return;
     this.done = done;
-    const names = place.length === 2 ? ["row", "column"] : place.map((_, k) => `axis ${k}`);
-    this.heading.textContent = `The pixel at ${place.map((index, k) => `${names[k]} ${index}`).join(", ")}`;
+    this.heading.textContent = `The pixel at ${place.map((index, k) => `${this.shape.axisNames[k][0]} ${index}`).join(", ")}`;
     this.build();
   }
 
   build() {
     const { channels } = this.done;
-    if (!channels.some((found) => found.channel === this.channel)) this.channel = channels[0].channel;
-    const name = (k) => (this.shape.frames > 1 ? `frame ${Math.floor(k / this.shape.frameChannels) + 1} ` : "") + this.shape.channelNames[k % this.shape.frameChannels];
-    const choices = channels.map(({ channel, bits }) => [String(channel), `${name(channel)}, ${bits.toFixed(1)} bits`]);
-    this.choice = choices.length > 6 ? this.select(choices) : segments("Channel", choices, String(this.channel), (value) => this.use(value));
+    if (!channels.some((found) => found.channel === this.channel))
+      this.channel = channels[0].channel;
+    const name = (k) =>
+      (this.shape.frames > 1 ? `frame ${Math.floor(k / this.shape.frameChannels) + 1} ` : "") +
+      this.shape.channelNames[k % this.shape.frameChannels];
+    const choices = channels.map(({ channel, bits }) => [
+      String(channel),
+      `${name(channel)}, ${bits.toFixed(1)} bits`,
+    ]);
+    this.choice =
+      choices.length > 6
+        ? this.select(choices)
+        : segments("Channel", choices, String(this.channel), (value) => this.use(value));
     this.choice.hidden = choices.length < 2;
     this.distribution = el("div.distribution");
     this.attention = el("div.attention");
@@ -47,7 +70,11 @@ export class PixelPanel {
   }
 
   select(choices) {
-    const made = el("select", {}, choices.map(([value, text]) => el("option", { value }, text)));
+    const made = el(
+      "select",
+      {},
+      choices.map(([value, text]) => el("option", { value }, text)),
+    );
     made.value = this.channel;
     made.addEventListener("change", () => this.use(made.value));
     return field("Channel", made);
@@ -56,7 +83,10 @@ export class PixelPanel {
   use(channel) {
     this.channel = Number(channel);
     const found = this.done.channels.find((one) => one.channel === this.channel);
-    this.distribution.replaceChildren(el("h4", {}, `What the model expected: ${this.model.values} values`), histogram(floats(found.probabilities), found.value));
+    this.distribution.replaceChildren(
+      el("h4", {}, `What the model expected: ${this.model.values} values`),
+      histogram(floats(found.probabilities), found.value),
+    );
     this.layers = this.done.attention.filter((layer) => layer.channel === this.channel);
     this.buildAttention();
   }
@@ -64,52 +94,90 @@ export class PixelPanel {
   buildAttention() {
     if (!this.layers.length) {
       this.cover(null);
-      this.attention.replaceChildren(el("p.dim", {}, this.done.note ?? "There is no attention to show here."));
+      this.attention.replaceChildren(
+        el("p.dim", {}, this.done.note ?? "There is no attention to show here."),
+      );
       return;
     }
     const key = (layer) => `${layer.stage} ${layer.layer}`;
     const groups = grouped(this.layers);
-    const select = el("select", {}, [...groups].map(([stage, layers]) => el("optgroup", { label: stage },
-      layers.map((layer) => el("option", { value: key(layer) }, `${stage}, layer ${layer.layer + 1}: ${this.along(layer)}`)))));
+    const select = el(
+      "select",
+      {},
+      [...groups].map(([stage, layers]) =>
+        el(
+          "optgroup",
+          { label: stage },
+          layers.map((layer) =>
+            el(
+              "option",
+              { value: key(layer) },
+              `${stage}, layer ${layer.layer + 1}: ${this.along(layer)}`,
+            ),
+          ),
+        ),
+      ),
+    );
     if (this.layers.some((layer) => key(layer) === this.layer)) select.value = this.layer;
     else select.value = this.layer = key(this.layers[this.layers.length - 1]);
     const strip = el("div.heads", { role: "group", "aria-label": "Heads" });
     const show = () => {
       this.layer = select.value;
-      this.buildHeads(this.layers.find((layer) => key(layer) === this.layer), strip);
+      this.buildHeads(
+        this.layers.find((layer) => key(layer) === this.layer),
+        strip,
+      );
     };
     select.addEventListener("change", show);
-    this.attention.replaceChildren(el("h4", {}, "Where it looked"), field("Layer", select), strip,
-      el("p.hint", {}, "Heat on the picture shows the weights of the chosen head, the largest white. Weight on the start of a line has no pixel."));
+    this.attention.replaceChildren(
+      el("h4", {}, "Where it looked"),
+      field("Layer", select),
+      strip,
+      el(
+        "p.hint",
+        {},
+        "Heat on the picture: the weights of the chosen head, the largest white. Choose it again to take the heat away.",
+      ),
+    );
     show();
   }
 
   along(layer) {
-    const names = this.shape.axes.length === 2 ? ["its column", "its row"] : this.shape.axes.map((_, k) => `axis ${k}`);
-    return `along ${names[layer.axis]}${layer.causal ? ", masked" : ""}`;
+    return `along ${this.shape.axisNames[layer.axis][1]}${layer.causal ? ", masked" : ""}`;
   }
 
   /** A small picture of the weights of each head, and of their mean; one of them is on the picture. */
   buildHeads(layer, strip) {
     const weights = floats(layer.weights);
     const positions = fromBase64(layer.positions, Int32Array);
-    const all = [...Array(layer.heads).keys()].map((head) => this.spread(positions, weights, [head]));
+    const all = [...Array(layer.heads).keys()].map((head) =>
+      this.spread(positions, weights, [head]),
+    );
     all.unshift(this.spread(positions, weights, [...Array(layer.heads).keys()]));
-    if (this.head !== "mean" && Number(this.head) >= layer.heads) this.head = "mean";
+    if (this.head !== null && this.head !== "mean" && Number(this.head) >= layer.heads)
+      this.head = "mean";
     const names = ["mean", ...Array(layer.heads).keys()].map(String);
     this.heads = new Map(names.map((name, k) => [name, all[k]]));
-    strip.replaceChildren(...names.map((name) => {
-      const canvas = el("canvas.pixels");
-      const text = name === "mean" ? "mean" : `head ${Number(name) + 1}`;
-      const button = el("button.head", { type: "button", "aria-pressed": String(name === this.head) }, canvas, el("span", {}, text));
-      paint(canvas, this.image(this.heads.get(name), false));
-      button.addEventListener("click", () => {
-        this.head = name;
-        for (const other of strip.children) other.setAttribute("aria-pressed", String(other === button));
-        this.overlay();
-      });
-      return button;
-    }));
+    strip.replaceChildren(
+      ...names.map((name) => {
+        const canvas = el("canvas.pixels");
+        const text = name === "mean" ? "mean" : `head ${Number(name) + 1}`;
+        const button = el(
+          "button.head",
+          { type: "button", "aria-pressed": String(name === this.head) },
+          canvas,
+          el("span", {}, text),
+        );
+        paint(canvas, this.image(this.heads.get(name), false));
+        button.addEventListener("click", () => {
+          this.head = this.head === name ? null : name;
+          for (const other of strip.children)
+            other.setAttribute("aria-pressed", String(other === button && this.head !== null));
+          this.overlay();
+        });
+        return button;
+      }),
+    );
     this.overlay();
   }
 
@@ -130,7 +198,7 @@ export class PixelPanel {
   }
 
   overlay() {
-    this.cover(this.image(this.heads.get(this.head), true));
+    this.cover(this.head === null ? null : this.image(this.heads.get(this.head), true));
   }
 
   /** Heat of the slice that is seen; over a picture, what has no weight lets it through. */
@@ -140,7 +208,10 @@ export class PixelPanel {
     const image = new ImageData(plane.width, plane.height);
     const most = weights.reduce((high, weight) => Math.max(high, weight), 1e-12);
     for (let k = 0; k < plane.width * plane.height; k++) {
-      const at = Math.floor((start + Math.floor(k / plane.width) * down + (k % plane.width) * right) / this.shape.channels);
+      const at = Math.floor(
+        (start + Math.floor(k / plane.width) * down + (k % plane.width) * right) /
+          this.shape.channels,
+      );
       const share = weights[at] / most;
       const alpha = over ? (weights[at] > 0 ? 150 + 105 * share : 110) : 255;
       image.data.set([...(weights[at] > 0 ? heat(0.12 + 0.88 * share) : [0, 0, 0]), alpha], 4 * k);

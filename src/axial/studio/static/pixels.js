@@ -6,7 +6,9 @@ export class Shape {
     Object.assign(this, { axes, channels, values, frames });
     this.size = axes.reduce((product, length) => product * length, channels);
     this.frameChannels = channels / frames;
-    this.strides = axes.map((_, k) => axes.slice(k + 1).reduce((product, n) => product * n, channels));
+    this.strides = axes.map((_, k) =>
+      axes.slice(k + 1).reduce((product, n) => product * n, channels),
+    );
   }
 
   /** Directions to look from: pictures and lines have one, three axes have three. */
@@ -18,7 +20,10 @@ export class Shape {
   plane(direction = 0) {
     const { axes, frames } = this;
     const n = axes.length;
-    const shown = n < 3 ? axes.map((_, k) => k) : [0, 1, 2].map((k) => n - 3 + k).filter((k) => k !== n - 3 + direction);
+    const shown =
+      n < 3
+        ? axes.map((_, k) => k)
+        : [0, 1, 2].map((k) => n - 3 + k).filter((k) => k !== n - 3 + direction);
     const [row, column] = shown.length === 2 ? shown : [null, shown[0]];
     const fixed = axes.map((_, k) => k).filter((k) => k !== row && k !== column);
     const depth = fixed.reduce((product, k) => product * axes[k], 1);
@@ -34,13 +39,37 @@ export class Shape {
       start += (rest % this.axes[axis]) * this.strides[axis];
       rest = Math.floor(rest / this.axes[axis]);
     }
-    return { start, down: plane.row === null ? 0 : this.strides[plane.row], right: this.strides[plane.column] };
+    return {
+      start,
+      down: plane.row === null ? 0 : this.strides[plane.row],
+      right: this.strides[plane.column],
+    };
   }
 
   /** Names of the channels of one frame. */
   get channelNames() {
     if (this.frameChannels === 3) return ["red", "green", "blue"];
-    return this.frameChannels === 1 ? ["grey"] : [...Array(this.frameChannels).keys()].map((k) => `channel ${k}`);
+    return this.frameChannels === 1
+      ? ["grey"]
+      : [...Array(this.frameChannels).keys()].map((k) => `channel ${k}`);
+  }
+
+  /** What an index along an axis is called, and a line along it. */
+  get axisNames() {
+    return (
+      [
+        [["element", "the line"]],
+        [
+          ["row", "its column"],
+          ["column", "its row"],
+        ],
+        [
+          ["slice", "the slices"],
+          ["row", "its column"],
+          ["column", "its row"],
+        ],
+      ][this.axes.length - 1] ?? this.axes.map((_, k) => [`axis ${k}:`, `axis ${k}`])
+    );
   }
 
   describe() {
@@ -89,7 +118,11 @@ export function pngOf(shape, data) {
   const context = canvas.getContext("2d");
   for (let slice = 0; slice < slices; slice++) {
     const image = slice ? pixelsOf(shape, data, { slice }) : first;
-    context.putImageData(image, (slice % across) * image.width, Math.floor(slice / across) * image.height);
+    context.putImageData(
+      image,
+      (slice % across) * image.width,
+      Math.floor(slice / across) * image.height,
+    );
   }
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
@@ -107,33 +140,49 @@ export function npyOf(sizes, parts, { wide = false } = {}) {
 
 /** Examples as `axial sample --out FILE.npy` writes them: (n, *axes, c). */
 export function examplesFile(shape, examples) {
-  return npyOf([examples.length, ...shape.axes, shape.channels], examples, { wide: shape.values > 256 });
+  return npyOf([examples.length, ...shape.axes, shape.channels], examples, {
+    wide: shape.values > 256,
+  });
 }
 
 const KINDS = {
-  "|u1": Uint8Array, "|i1": Int8Array, "<u2": Uint16Array, "<i2": Int16Array, "<u4": Uint32Array, "<i4": Int32Array,
-  "<i8": BigInt64Array, "<u8": BigUint64Array,
+  "|u1": Uint8Array,
+  "|i1": Int8Array,
+  "<u2": Uint16Array,
+  "<i2": Int16Array,
+  "<u4": Uint32Array,
+  "<i4": Int32Array,
+  "<i8": BigInt64Array,
+  "<u8": BigUint64Array,
 };
 
 /** The integers of an .npy file that holds one example of a shape; a text says what is wrong. */
 export function exampleIn(buffer, shape) {
   const raw = new Uint8Array(buffer);
   const view = new DataView(buffer);
-  if (raw.length < 12 || String.fromCharCode(...raw.subarray(1, 6)) !== "NUMPY") throw new Error("not an .npy file");
-  const [start, length] = raw[6] === 1 ? [10, view.getUint16(8, true)] : [12, view.getUint32(8, true)];
+  if (raw.length < 12 || String.fromCharCode(...raw.subarray(1, 6)) !== "NUMPY")
+    throw new Error("not an .npy file");
+  const [start, length] =
+    raw[6] === 1 ? [10, view.getUint16(8, true)] : [12, view.getUint32(8, true)];
   const header = new TextDecoder().decode(raw.subarray(start, start + length));
   const kind = /'descr': *'([^']*)'/.exec(header)?.[1];
-  const sizes = (/'shape': *\(([^)]*)\)/.exec(header)?.[1] ?? "").split(",").filter((part) => part.trim()).map(Number);
+  const sizes = (/'shape': *\(([^)]*)\)/.exec(header)?.[1] ?? "")
+    .split(",")
+    .filter((part) => part.trim())
+    .map(Number);
   const wanted = [...shape.axes, shape.channels];
-  if (!(kind in KINDS) || /'fortran_order': *True/.test(header)) throw new Error(`holds ${kind ?? "nothing"}: give integers in C order`);
+  if (!(kind in KINDS) || /'fortran_order': *True/.test(header))
+    throw new Error(`holds ${kind ?? "nothing"}: give integers in C order`);
   if (![wanted, [1, ...wanted]].some((good) => String(good) === String(sizes))) {
     throw new Error(`has shape (${sizes.join(", ")}): the model takes (${wanted.join(", ")})`);
   }
   const Kind = KINDS[kind];
   const body = buffer.slice(start + length, start + length + shape.size * Kind.BYTES_PER_ELEMENT);
-  if (body.byteLength < shape.size * Kind.BYTES_PER_ELEMENT) throw new Error("ends too early: it is damaged");
+  if (body.byteLength < shape.size * Kind.BYTES_PER_ELEMENT)
+    throw new Error("ends too early: it is damaged");
   const data = Int32Array.from(new Kind(body), Number);
-  if (data.some((value) => value < 0 || value >= shape.values)) throw new Error(`has values outside 0 to ${shape.values - 1}`);
+  if (data.some((value) => value < 0 || value >= shape.values))
+    throw new Error(`has values outside 0 to ${shape.values - 1}`);
   return data;
 }
 

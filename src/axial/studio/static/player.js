@@ -14,17 +14,35 @@ export class Player {
     this.timer = null;
     const slices = shape.plane().slices;
     this.button = el("button.icon", { type: "button", click: () => this.toggle() });
-    this.range = el("input", { type: "range", min: 0, max: slices - 1, value: 0, "aria-label": this.noun });
+    this.range = el("input", {
+      type: "range",
+      min: 0,
+      max: slices - 1,
+      value: 0,
+      "aria-label": this.noun,
+    });
     this.range.addEventListener("input", () => this.show(Number(this.range.value)));
     this.number = el("output.place");
-    this.element = el("div.player", { hidden: slices < 2 && shape.directions.length < 2 }, this.button, this.range, this.number);
+    this.element = el(
+      "div.player",
+      { hidden: slices < 2 && shape.directions.length < 2 },
+      this.button,
+      this.range,
+      this.number,
+    );
     if (shape.directions.length > 1) this.element.append(this.directionField(video));
     this.render();
   }
 
   directionField(video) {
-    const names = video ? ["frames", "rows over time", "columns over time"] : ["axis 0", "axis 1", "axis 2"];
-    const select = el("select", {}, this.shape.directions.map((k) => el("option", { value: k }, names[k])));
+    const names = video
+      ? ["frames", "rows over time", "columns over time"]
+      : ["axis 0", "axis 1", "axis 2"];
+    const select = el(
+      "select",
+      {},
+      this.shape.directions.map((k) => el("option", { value: k }, names[k])),
+    );
     select.addEventListener("change", () => {
       this.view = { slice: 0, direction: Number(select.value) };
       this.range.max = this.shape.plane(this.view.direction).slices - 1;

@@ -3,7 +3,10 @@
 import { count, el, svg } from "./dom.js";
 
 const COLOURS = 8; // .curve-0 to .curve-7 in the style sheet
-const LEFT = 52, BOTTOM = 34, TOP = 26, RIGHT = 12;
+const LEFT = 52,
+  BOTTOM = 34,
+  TOP = 26,
+  RIGHT = 12;
 
 /** `curves`: [{name, colour, dashed, points: [[x, y], ...]}]; `options`: logarithmic, xName, yName. */
 export class Plot {
@@ -32,18 +35,35 @@ export class Plot {
     drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const points = this.curves.flatMap((curve) => curve.points);
     if (!points.length) {
-      drawing.replaceChildren(svg("text", { x: width / 2, y: height / 2, class: "none" }, "Nothing recorded yet"));
+      drawing.replaceChildren(
+        svg("text", { x: width / 2, y: height / 2, class: "none" }, "Nothing recorded yet"),
+      );
       this.legend.replaceChildren();
       this.marks = null;
       return;
     }
     this.makeScales(points, width, height);
     const marks = svg("g", { class: "marks" });
-    const inside = svg("clipPath", { id: "inside" }, svg("rect", { x: LEFT, y: TOP - 3, width: width - LEFT - RIGHT + 4, height: height - TOP - BOTTOM + 6 }));
-    const curves = svg("g", { "clip-path": "url(#inside)" }, ...this.curves.map((curve) => this.curve(curve)));
+    const inside = svg(
+      "clipPath",
+      { id: "inside" },
+      svg("rect", {
+        x: LEFT,
+        y: TOP - 3,
+        width: width - LEFT - RIGHT + 4,
+        height: height - TOP - BOTTOM + 6,
+      }),
+    );
+    const curves = svg(
+      "g",
+      { "clip-path": "url(#inside)" },
+      ...this.curves.map((curve) => this.curve(curve)),
+    );
     drawing.replaceChildren(inside, ...this.axes(width, height), curves, marks);
     this.marks = marks;
-    this.legend.replaceChildren(...this.curves.map((curve) => el("span.key", {}, swatch(curve), curve.name)));
+    this.legend.replaceChildren(
+      ...this.curves.map((curve) => el("span.key", {}, swatch(curve), curve.name)),
+    );
   }
 
   makeScales(points, width, height) {
@@ -83,20 +103,46 @@ export class Plot {
     }
     for (const tick of ticks(...xs, Math.max(2, Math.floor(width / 110)))) {
       const x = this.x(tick);
-      parts.push(svg("line", { x1: x, x2: x, y1: height - BOTTOM, y2: height - BOTTOM + 4, class: "axis" }));
-      parts.push(svg("text", { x, y: height - BOTTOM + 17, class: "tick middle" }, this.options.xShown?.(tick) ?? short(tick)));
+      parts.push(
+        svg("line", { x1: x, x2: x, y1: height - BOTTOM, y2: height - BOTTOM + 4, class: "axis" }),
+      );
+      parts.push(
+        svg(
+          "text",
+          { x, y: height - BOTTOM + 17, class: "tick middle" },
+          this.options.xShown?.(tick) ?? short(tick),
+        ),
+      );
     }
-    parts.push(svg("line", { x1: LEFT, x2: width - RIGHT, y1: height - BOTTOM, y2: height - BOTTOM, class: "axis" }));
-    parts.push(svg("text", { x: width - RIGHT, y: height - 3, class: "tick end name" }, this.options.xName ?? ""));
-    parts.push(svg("text", { x: LEFT - 8, y: TOP - 12, class: "tick end name" }, this.options.yName ?? ""));
+    parts.push(
+      svg("line", {
+        x1: LEFT,
+        x2: width - RIGHT,
+        y1: height - BOTTOM,
+        y2: height - BOTTOM,
+        class: "axis",
+      }),
+    );
+    parts.push(
+      svg("text", { x: width - RIGHT, y: height - 3, class: "tick end" }, this.options.xName ?? ""),
+    );
+    parts.push(svg("text", { x: 0, y: TOP - 12, class: "tick" }, this.options.yName ?? ""));
     return parts;
   }
 
   curve({ points, colour, dashed, marked }) {
     const kept = thinned(points, 1200);
-    const d = kept.map(([x, y], k) => `${k ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join("");
-    const group = svg("g", { class: `curve curve-${colour % COLOURS}${dashed ? " dashed" : ""}` }, svg("path", { d }));
-    if (marked && kept.length < 60) for (const [x, y] of kept) group.append(svg("circle", { cx: this.x(x), cy: this.y(y), r: 2.5 }));
+    const d = kept
+      .map(([x, y], k) => `${k ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`)
+      .join("");
+    const group = svg(
+      "g",
+      { class: `curve curve-${colour % COLOURS}${dashed ? " dashed" : ""}` },
+      svg("path", { d }),
+    );
+    if (marked && kept.length < 60)
+      for (const [x, y] of kept)
+        group.append(svg("circle", { cx: this.x(x), cy: this.y(y), r: 2.5 }));
     return group;
   }
 
@@ -118,17 +164,39 @@ export class Plot {
       const near = nearest(curve.points, x);
       if (!near) continue;
       at ??= near[0];
-      this.marks.append(svg("circle", { cx: this.x(near[0]), cy: this.clamped(near[1]), r: 3.5, class: `dot curve-${curve.colour % COLOURS}` }));
+      this.marks.append(
+        svg("circle", {
+          cx: this.x(near[0]),
+          cy: this.clamped(near[1]),
+          r: 3.5,
+          class: `dot curve-${curve.colour % COLOURS}`,
+        }),
+      );
       this.reading.append(el("span.key", {}, swatch(curve), near[1].toFixed(4)));
     }
-    if (at !== null) this.reading.prepend(el("b", {}, this.options.xShown?.(at) ?? `${this.options.xName ?? ""} ${count(Math.round(at))}`));
+    if (at !== null)
+      this.reading.prepend(
+        el(
+          "b",
+          {},
+          this.options.xShown?.(at) ?? `${this.options.xName ?? ""} ${count(Math.round(at))}`,
+        ),
+      );
   }
 }
 
 /** The colour of a run, wherever it is named. */
 export function swatch({ colour, dashed }) {
   const line = svg("line", { x1: 1, x2: 17, y1: 5, y2: 5 });
-  return svg("svg", { class: `swatch curve-${colour % COLOURS}${dashed ? " dashed" : ""}`, viewBox: "0 0 18 10", "aria-hidden": "true" }, line);
+  return svg(
+    "svg",
+    {
+      class: `swatch curve-${colour % COLOURS}${dashed ? " dashed" : ""}`,
+      viewBox: "0 0 18 10",
+      "aria-hidden": "true",
+    },
+    line,
+  );
 }
 
 function extent(values) {
@@ -143,7 +211,8 @@ export function ticks(low, high, wanted) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((k) => k * power).find((size) => size >= rough * 0.999);
   const found = [];
-  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
+  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9; k++)
+    found.push(Number((k * step).toPrecision(12)));
   return found;
 }
 

@@ -15,7 +15,15 @@ export function runsView(app) {
 
 class RunsView {
   constructor(app) {
-    Object.assign(this, { app, runs: [], logs: new Map(), chosen: new Set(), known: new Map(), timer: null, first: true });
+    Object.assign(this, {
+      app,
+      runs: [],
+      logs: new Map(),
+      chosen: new Set(),
+      known: new Map(),
+      timer: null,
+      first: true,
+    });
     this.options = { x: "step", logarithmic: false, smooth: 0 };
     this.list = el("div.runlist", { role: "group", "aria-label": "Runs" });
     this.errors = el("div.errors");
@@ -26,11 +34,36 @@ class RunsView {
       change(value);
       this.draw();
     };
-    const smooth = slider("Smoothing", { min: 0, max: 0.98, step: 0.02, value: 0 }, (value) => (value ? value.toFixed(2) : "none"));
-    smooth.range.addEventListener("input", redraw(() => (this.options.smooth = Number(smooth.range.value))));
-    const tools = el("div.plottools", {},
-      segments("Along", [["step", "Steps"], ["seconds", "Time"]], "step", redraw((value) => (this.options.x = value))),
-      segments("Scale", [["linear", "Linear"], ["log", "Log"]], "linear", redraw((value) => (this.options.logarithmic = value === "log"))), smooth);
+    const smooth = slider("Smoothing", { min: 0, max: 0.98, step: 0.02, value: 0 }, (value) =>
+      value ? value.toFixed(2) : "none",
+    );
+    smooth.range.addEventListener(
+      "input",
+      redraw(() => (this.options.smooth = Number(smooth.range.value))),
+    );
+    const tools = el(
+      "div.plottools",
+      {},
+      segments(
+        "Along",
+        [
+          ["step", "Steps"],
+          ["seconds", "Time"],
+        ],
+        "step",
+        redraw((value) => (this.options.x = value)),
+      ),
+      segments(
+        "Scale",
+        [
+          ["linear", "Linear"],
+          ["log", "Log"],
+        ],
+        "linear",
+        redraw((value) => (this.options.logarithmic = value === "log")),
+      ),
+      smooth,
+    );
     this.body = el("div.results", {}, this.plot.element, tools, this.sheets, this.settings);
     this.panel = el("div.panel", {}, el("h2", {}, "Runs"), this.errors, this.list);
     this.element = el("div.view", {}, this.panel, this.body);
@@ -75,14 +108,30 @@ class RunsView {
   /** At first the newest run is shown. */
   choose(runs) {
     this.first = false;
-    const good = runs.filter((run) => !run.error).sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0));
+    const good = runs
+      .filter((run) => !run.error)
+      .sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0));
     if (good.length) this.chosen.add(good[0].id);
   }
 
   none(folder = null) {
-    const where = folder ? `There is no run in ${folder} yet.` : "The studio was started without a folder of runs.";
-    this.element.replaceChildren(el("div.empty", {}, el("p", {}, where),
-      el("p.dim", {}, folder ? `axial train digits --out ${folder}/digits starts one; it appears here by itself.` : "axial studio --runs runs shows them.")));
+    const where = folder
+      ? `There is no run in ${folder} yet.`
+      : "The studio was started without a folder of runs.";
+    this.element.replaceChildren(
+      el(
+        "div.empty",
+        {},
+        el("p", {}, where),
+        el(
+          "p.dim",
+          {},
+          folder
+            ? `axial train digits --out ${folder}/digits starts one; it appears here by itself.`
+            : "axial studio --runs runs shows them.",
+        ),
+      ),
+    );
     this.first = true;
   }
 
@@ -94,12 +143,14 @@ class RunsView {
   renderList() {
     if (!this.panel.isConnected) this.element.replaceChildren(this.panel, this.body);
     const seen = new Map([...this.list.children].map((row) => [row.dataset.run, row]));
-    this.list.replaceChildren(...this.runs.map((run) => {
-      const row = seen.get(run.id) ?? this.row(run);
-      row.querySelector(".facts").replaceChildren(...this.facts(run));
-      row.classList.toggle("alive", this.alive(run));
-      return row;
-    }));
+    this.list.replaceChildren(
+      ...this.runs.map((run) => {
+        const row = seen.get(run.id) ?? this.row(run);
+        row.querySelector(".facts").replaceChildren(...this.facts(run));
+        row.classList.toggle("alive", this.alive(run));
+        return row;
+      }),
+    );
   }
 
   alive(run) {
@@ -107,7 +158,11 @@ class RunsView {
   }
 
   row(run) {
-    const box = el("input", { type: "checkbox", checked: this.chosen.has(run.id), disabled: Boolean(run.error) });
+    const box = el("input", {
+      type: "checkbox",
+      checked: this.chosen.has(run.id),
+      disabled: Boolean(run.error),
+    });
     box.addEventListener("change", async () => {
       if (box.checked) this.chosen.add(run.id);
       else this.chosen.delete(run.id);
@@ -116,17 +171,35 @@ class RunsView {
       this.draw();
       this.details();
     });
-    const row = el("label.run", {}, box, swatch({ colour: this.colour(run.id) }), el("span.name", {}, run.name), el("span.facts"));
+    const row = el(
+      "label.run",
+      {},
+      box,
+      swatch({ colour: this.colour(run.id) }),
+      el("span.name", {}, run.name),
+      el("span.facts"),
+    );
     row.dataset.run = run.id;
     return row;
   }
 
   facts(run) {
     if (run.error) return [el("span.problem", {}, run.error)];
-    const step = run.steps ? `step ${count(run.step)} of ${count(run.steps)}` : `step ${count(run.step ?? 0)}`;
-    const held = run.validation === null || run.validation === undefined ? "" : `, held-out ${run.validation.toFixed(3)}`;
-    const bar = el("progress", { max: 1, value: run.steps ? (run.step ?? 0) / run.steps : 0, "aria-label": step });
-    return [el("span.dim", {}, `${step}${held}`), run.steps && this.alive(run) ? bar : null].filter(Boolean);
+    const step = run.steps
+      ? `step ${count(run.step)} of ${count(run.steps)}`
+      : `step ${count(run.step ?? 0)}`;
+    const held =
+      run.validation === null || run.validation === undefined
+        ? ""
+        : `, held-out ${run.validation.toFixed(3)}`;
+    const bar = el("progress", {
+      max: 1,
+      value: run.steps ? (run.step ?? 0) / run.steps : 0,
+      "aria-label": step,
+    });
+    return [el("span.dim", {}, `${step}${held}`), run.steps && this.alive(run) ? bar : null].filter(
+      Boolean,
+    );
   }
 
   /** Read on in the log of a run. */
@@ -156,14 +229,33 @@ class RunsView {
     for (const run of this.shown()) {
       const colour = this.colour(run.id);
       const records = timed(this.logs.get(run.id)?.records ?? []);
-      const points = (name) => records.filter((record) => Number.isFinite(record[name]) && Number.isFinite(record[x])).map((record) => [record[x], record[name]]);
+      const points = (name) =>
+        records
+          .filter((record) => Number.isFinite(record[name]) && Number.isFinite(record[x]))
+          .map((record) => [record[x], record[name]]);
       const loss = points("loss");
-      curves.push({ name: `${run.name}, training`, colour, points: smooth ? smoothed(loss, smooth) : loss });
-      curves.push({ name: `${run.name}, held out`, colour, dashed: true, marked: true, points: points("validation") });
+      curves.push({
+        name: `${run.name}, training`,
+        colour,
+        points: smooth ? smoothed(loss, smooth) : loss,
+      });
+      curves.push({
+        name: `${run.name}, held out`,
+        colour,
+        dashed: true,
+        marked: true,
+        points: points("validation"),
+      });
     }
-    this.plot.show(curves.filter((curve) => curve.points.length), {
-      logarithmic, yName: "bits/dim", xName: x === "step" ? "step" : "", xShown: x === "step" ? undefined : hours,
-    });
+    this.plot.show(
+      curves.filter((curve) => curve.points.length),
+      {
+        logarithmic,
+        yName: "bits/dim",
+        xName: x === "step" ? "step" : "",
+        xShown: x === "step" ? undefined : hours,
+      },
+    );
   }
 
   /** Sheets and settings of what is chosen, where they have changed. */
@@ -180,7 +272,9 @@ class RunsView {
       this.slider ??= new SheetSlider();
       this.slider.show(abouts.map((about, k) => ({ ...about, colour: this.colour(runs[k].id) })));
       this.sheets.replaceChildren(this.slider.element);
-      this.settings.replaceChildren(...(compared ? [settingsTable(compared, (id) => this.colour(id))] : []));
+      this.settings.replaceChildren(
+        ...(compared ? [settingsTable(compared, (id) => this.colour(id))] : []),
+      );
     } catch (error) {
       this.detailed = null;
       if (!(error instanceof Refused)) throw error;
@@ -196,5 +290,9 @@ function timed(records) {
 }
 
 function hours(s) {
-  return s < 120 ? `${Math.round(s)} s` : s < 7200 ? `${Number((s / 60).toFixed(1))} min` : `${Number((s / 3600).toFixed(2))} h`;
+  return s < 120
+    ? `${Math.round(s)} s`
+    : s < 7200
+      ? `${Number((s / 60).toFixed(1))} min`
+      : `${Number((s / 3600).toFixed(2))} h`;
 }

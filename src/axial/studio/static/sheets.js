@@ -13,13 +13,26 @@ export class SheetSlider {
   /** `runs`: what `/api/runs/RUN` says of each, with its colour. */
   show(runs) {
     this.runs = runs.filter((run) => run.samples.length);
-    const steps = [...new Set(this.runs.flatMap((run) => run.samples.map((sample) => sample.step)))].sort((a, b) => a - b);
+    const steps = [
+      ...new Set(this.runs.flatMap((run) => run.samples.map((sample) => sample.step))),
+    ].sort((a, b) => a - b);
     if (!steps.length) {
-      this.element.replaceChildren(el("h3", {}, "Samples"), el("p.dim", {}, runs.length ? "No sheet has been drawn yet." : "Choose a run."));
+      this.element.replaceChildren(
+        el("h3", {}, "Samples"),
+        el("p.dim", {}, runs.length ? "No sheet has been drawn yet." : "Choose a run."),
+      );
       return;
     }
-    const at = this.step === null ? steps.length - 1 : Math.max(0, steps.findLastIndex((step) => step <= this.step));
-    const made = slider("Samples at step", { min: 0, max: steps.length - 1, value: at }, (k) => count(steps[k]));
+    const at =
+      this.step === null
+        ? steps.length - 1
+        : Math.max(
+            0,
+            steps.findLastIndex((step) => step <= this.step),
+          );
+    const made = slider("Samples at step", { min: 0, max: steps.length - 1, value: at }, (k) =>
+      count(steps[k]),
+    );
     made.range.addEventListener("input", () => {
       const k = Number(made.range.value);
       this.step = k === steps.length - 1 ? null : steps[k];
@@ -30,10 +43,25 @@ export class SheetSlider {
   }
 
   render(step) {
-    this.rows.replaceChildren(...this.runs.map((run) => {
-      const sample = run.samples.findLast((one) => one.step <= step) ?? run.samples[0];
-      const image = el("img.pixels", { src: sample.png, alt: `Samples of ${run.name} at step ${sample.step}` });
-      return el("figure", {}, image, el("figcaption", {}, swatch({ colour: run.colour }), ` ${run.name}, step ${count(sample.step)}`));
-    }));
+    this.rows.replaceChildren(
+      ...this.runs.map((run) => {
+        const sample = run.samples.findLast((one) => one.step <= step) ?? run.samples[0];
+        const image = el("img.pixels", {
+          src: sample.png,
+          alt: `Samples of ${run.name} at step ${sample.step}`,
+        });
+        return el(
+          "figure",
+          {},
+          image,
+          el(
+            "figcaption",
+            {},
+            swatch({ colour: run.colour }),
+            ` ${run.name}, step ${count(sample.step)}`,
+          ),
+        );
+      }),
+    );
   }
 }

@@ -13,7 +13,13 @@ export class DropZone {
       if (this.input.files.length) take([...this.input.files]);
       this.input.value = "";
     });
-    this.element = el("label.drop", {}, this.input, el("span.choose", {}, "Choose a file"), el("span.dim", {}, text));
+    this.element = el(
+      "label.drop",
+      {},
+      this.input,
+      el("span.choose", {}, "Choose a file"),
+      el("span.dim", {}, text),
+    );
     this.paste = (event) => {
       const files = [...(event.clipboardData?.files ?? [])];
       if (files.length) take(files);
@@ -49,7 +55,9 @@ export class Source {
     Object.assign(this, { model, shape, change, data: null, name: null });
     const clip = model.slices > 1;
     const kind = clip ? "frames in their order, or an .npy file" : "a picture";
-    const text = model.takes_pictures ? `or drop ${kind} here, or paste it` : "or drop an .npy file of one example here";
+    const text = model.takes_pictures
+      ? `or drop ${kind} here, or paste it`
+      : "or drop an .npy file of one example here";
     const accept = model.takes_pictures ? "image/*,.npy" : ".npy";
     this.zone = new DropZone({ text, accept, multiple: clip, take: (files) => this.read(files) });
     this.about = el("div.chosen", { hidden: true });
@@ -62,12 +70,16 @@ export class Source {
     try {
       if (files[0].name.toLowerCase().endsWith(".npy")) {
         this.set(exampleIn(await files[0].arrayBuffer(), this.shape), files[0].name);
-      } else if (!this.model.takes_pictures) throw new Error(`${this.model.id} takes an .npy file of one example`);
+      } else if (!this.model.takes_pictures)
+        throw new Error(`${this.model.id} takes an .npy file of one example`);
       else if (this.model.slices > 1) await this.readFrames(files);
       else await this.readPicture(files[0]);
     } catch (error) {
       const unreadable = error instanceof DOMException;
-      problem(this.errors, `${files[0].name}: ${unreadable ? "the browser cannot read this file; save it as PNG or JPEG" : error.message}`);
+      problem(
+        this.errors,
+        `${files[0].name}: ${unreadable ? "the browser cannot read this file; save it as PNG or JPEG" : error.message}`,
+      );
     }
   }
 
@@ -89,8 +101,14 @@ export class Source {
   /** Each file is a frame, the largest part of its middle; frames that are not there are missing. */
   async readFrames(files) {
     const { width, height, slices } = this.shape.plane();
-    if (files.length > slices) throw new Error(`${files.length} files, but a clip has ${slices} frames`);
-    const one = new this.shape.constructor({ ...this.shape, axes: this.shape.axes.slice(-2), channels: this.shape.frameChannels, frames: 1 });
+    if (files.length > slices)
+      throw new Error(`${files.length} files, but a clip has ${slices} frames`);
+    const one = new this.shape.constructor({
+      ...this.shape,
+      axes: this.shape.axes.slice(-2),
+      channels: this.shape.frameChannels,
+      frames: 1,
+    });
     const data = new Int32Array(this.shape.size).fill(-1);
     for (const [slice, file] of files.entries()) {
       const image = await decode(file);
@@ -109,9 +127,13 @@ export class Source {
     Object.assign(this, { data, name, cropped: null });
     const save = () => download(this.fileName, this.file());
     const fact = cropper ? `${note}; move the frame to choose a part` : (note ?? "taken as it is");
-    this.about.replaceChildren(el("p.name", {}, el("b", {}, name), el("span.dim", {}, `${this.shape.describe()}, ${fact}`)));
+    this.about.replaceChildren(
+      el("p.name", {}, el("b", {}, name), el("span.dim", {}, `${this.shape.describe()}, ${fact}`)),
+    );
     if (cropper) this.about.append(cropper.element);
-    this.about.append(el("button.link", { type: "button", click: save }, "Save what the model sees (.npy)"));
+    this.about.append(
+      el("button.link", { type: "button", click: save }, "Save what the model sees (.npy)"),
+    );
     this.about.hidden = false;
     this.zone.element.classList.add("small");
     this.change(data);

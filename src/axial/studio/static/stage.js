@@ -14,8 +14,13 @@ export class Stage {
     this.canvas = el("canvas.pixels.missing");
     this.overlay = el("canvas.pixels.overlay", { "aria-hidden": "true" });
     this.cursor = el("div.cursor", { "aria-hidden": "true" });
-    this.element = el("div.pixelstage", { tabindex: "0", role: "application", "aria-label": label },
-      this.canvas, this.overlay, this.cursor);
+    this.element = el(
+      "div.pixelstage",
+      { tabindex: "0", role: "application", "aria-label": label },
+      this.canvas,
+      this.overlay,
+      this.cursor,
+    );
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.element.addEventListener("pointerdown", (event) => this.down(event));
   }
@@ -43,8 +48,10 @@ export class Stage {
     const { width, height } = this.canvas;
     this.at = { i: Math.min(this.at.i, height - 1), j: Math.min(this.at.j, width - 1) };
     Object.assign(this.cursor.style, {
-      left: `${(100 * this.at.j) / width}%`, top: `${(100 * this.at.i) / height}%`,
-      width: `${100 / width}%`, height: `${100 / height}%`,
+      left: `${(100 * this.at.j) / width}%`,
+      top: `${(100 * this.at.i) / height}%`,
+      width: `${100 / width}%`,
+      height: `${100 / height}%`,
     });
   }
 
@@ -77,12 +84,18 @@ export class Stage {
     const move = (moved) => visit(this.pixel(moved));
     const end = () => this.element.removeEventListener("pointermove", move);
     this.element.addEventListener("pointermove", move);
-    for (const kind of ["pointerup", "pointercancel"]) this.element.addEventListener(kind, end, { once: true });
+    for (const kind of ["pointerup", "pointercancel"])
+      this.element.addEventListener(kind, end, { once: true });
   }
 
   key(event) {
     const far = event.shiftKey ? 4 : 1;
-    const moves = { ArrowLeft: [0, -far], ArrowRight: [0, far], ArrowUp: [-far, 0], ArrowDown: [far, 0] };
+    const moves = {
+      ArrowLeft: [0, -far],
+      ArrowRight: [0, far],
+      ArrowUp: [-far, 0],
+      ArrowDown: [far, 0],
+    };
     if (event.key in moves) {
       const [down, right] = moves[event.key];
       this.go(this.at.i + down, this.at.j + right);
