@@ -18,6 +18,8 @@ class Limits:
     """Bytes of a request."""
     upload_pixels: int = 1 << 24
     """Pixels of an uploaded picture."""
+    bodies_bytes: int = 1 << 27
+    """Bytes of all requests together."""
     uploads: int = 64
     """Files of a request."""
     queue: int = 256

@@ -7,13 +7,14 @@ import asyncio
 import hmac
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from axial.studio.config import Limits
-from axial.studio.errors import RequestError
+from axial.studio.errors import RETRY_SECONDS, RequestError
 from axial.studio.wire import as_json
 
 Scope = MutableMapping[str, Any]
@@ -52,6 +53,8 @@ class Guard:
 
     def __init__(self, app: App, *, host: str, token: str | None, limits: Limits) -> None:
         self.app, self.token, self.limits = app, token, limits
+        self._held = 0
+        """Bytes of all requests that are being answered."""
         self.local = is_loopback(host)
         self.names = {"localhost"}
         if not self.local:
@@ -77,8 +80,45 @@ class Guard:
         except RequestError as error:
             await answer(guarded, error)
             return
-        body = _Body(receive, self.limits)
-        await self.app(scope, body, body.answering(guarded))
+        try:
+            body = await self._body(receive)
+        except RequestError as error:
+            await answer(guarded, error)
+            return
+        if body is not None:
+            with self._holding(len(body)):
+                await self.app(scope, _replayed(body, receive), guarded)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The whole body of a request, of bounded size and in bounded time; None if it is cut."""
+        parts, size, more = [], 0, True
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    parts.append(part)
+                    size += len(part)
+                    if size > self.limits.upload_bytes:
+                        raise too_large(self.limits)
+                    if more and self._held + size > self.limits.bodies_bytes:
+                        raise RequestError(
+                            503, "busy", "too many uploads at once; try again", retry=RETRY_SECONDS
+                        )
+        except TimeoutError:
+            slow = "the request came too slowly; send it again"
+            raise RequestError(408, "timeout", slow) from None
+        return b"".join(parts)
+
+    @contextmanager
+    def _holding(self, size: int) -> Iterator[None]:
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
 
     def _check(self, scope: Scope, headers: "_Headers") -> None:
         host = headers.one("host")
@@ -154,48 +194,14 @@ class _Headers:
         return found[0].decode("latin-1") if found else None
 
 
-class _Body:
-    """The body of a request, counted and timed while it comes."""
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """What the application receives: the body, and later that the client has gone."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def __init__(self, receive: Receive, limits: Limits) -> None:
-        self._receive, self._limits = receive, limits
-        self._left, self._complete = limits.upload_bytes, False
-        self._deadline: float | None = None
-        self._refusal: RequestError | None = None
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
 
-    async def __call__(self) -> Message:
-        if self._complete:  # what comes now is that the client has gone
-            return await self._receive()
-        loop = asyncio.get_running_loop()
-        if self._deadline is None:
-            self._deadline = loop.time() + self._limits.body_seconds
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            slow = RequestError(408, "timeout", "the request came too slowly; send it again")
-            raise self._refuse(slow) from None
-        if message["type"] == "http.request":
-            self._left -= len(message.get("body", b""))
-            self._complete = not message.get("more_body", False)
-            if self._left < 0:
-                raise self._refuse(too_large(self._limits))
-        return message
-
-    def _refuse(self, error: RequestError) -> RequestError:
-        self._refusal, self._complete = error, True
-        return error
-
-    def answering(self, send: Send) -> Send:
-        """Send what the application answers, unless the body was refused: it may not know why."""
-
-        async def refused(message: Message) -> None:
-            if self._refusal is None:
-                await send(message)
-            elif message["type"] == "http.response.start":
-                await answer(send, self._refusal)
-
-        return refused
+    return replay
 
 
 def too_large(limits: Limits) -> RequestError:

@@ -1,6 +1,7 @@
 """The server itself: where it listens, how long it waits for requests, and how it ends."""
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -29,9 +30,9 @@ def serve(config: StudioConfig, *, browser: bool = False) -> None:
     """Serve until a signal comes."""
     if config.token is None and not is_loopback(config.host):
         config = replace(config, token=secrets.token_urlsafe(18))
-    with _bound(config) as listening:
+    with bound(config) as listening:
         studio = Studio(config)
-        server = _Server(studio, address(config, listening), browser=browser)
+        server = Server(studio, address(config, listening), browser=browser)
         try:
             server.run(sockets=[listening])
         finally:
@@ -47,7 +48,7 @@ def address(config: StudioConfig, listening: socket.socket) -> str:
     return f"http://{shown}:{port}/" + (f"?token={config.token}" if config.token else "")
 
 
-def _bound(config: StudioConfig) -> socket.socket:
+def bound(config: StudioConfig) -> socket.socket:
     """A socket at the address that was asked for, or why there is none."""
     try:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
@@ -62,7 +63,7 @@ def _bound(config: StudioConfig) -> socket.socket:
     return found
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Says where it is once it answers, and tells jobs to end before it waits for them."""
 
     def __init__(self, studio: Studio, url: str, *, browser: bool) -> None:
@@ -71,6 +72,7 @@ class _Server(uvicorn.Server):
         guarded = Guard(
             application(studio), host=config.host, token=config.token, limits=config.limits
         )
+        logging.getLogger("python_multipart").setLevel(logging.ERROR)  # strangers' requests
         patient = type("Protocol", (_Protocol,), {"seconds": config.limits.header_seconds})
         super().__init__(
             uvicorn.Config(
@@ -78,7 +80,7 @@ class _Server(uvicorn.Server):
                 http=patient,
                 ws="none",
                 lifespan="on",
-                log_level="warning",
+                log_level="error",
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
@@ -139,7 +141,7 @@ class _Protocol(H11Protocol):
             self.transport.abort()
 
 
-def _end(studio: Studio, server: _Server) -> None:
+def _end(studio: Studio, server: Server) -> None:
     """Wait for the workers, each at most in the middle of a line; then end without them."""
     studio.stop()
     until = time.monotonic() + _LAST_SECONDS / 2
