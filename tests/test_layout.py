@@ -22,6 +22,7 @@ checkpoints
 media
 sampling evaluation
 training
+codec
 presets
 api
 studio

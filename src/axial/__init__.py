@@ -13,13 +13,21 @@ _HOMES = {
     "models.attention": ["AxialAttention"],
     "data.batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoints.model_folder": ["fingerprint", "load", "save"],
+    "codec.codec": ["compress", "decompress"],
     "sampling.complete": ["complete"],
     "models.config": ["ModelConfig"],
     "shape": ["DataShape"],
     "training.config": ["Recipe", "TrainConfig"],
     "data.packed": ["open_packed"],
     "media.sheets": ["sheet"],
-    "errors": ["AxialError", "CheckpointError", "ConfigError", "DataError", "InputError"],
+    "errors": [
+        "AxialError",
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "InputError",
+        "StreamError",
+    ],
     "evaluation.evaluate": ["evaluate"],
     "evaluation.scoring": ["Evaluation"],
     "models.likelihood": ["bits", "bits_per_dim", "element_bits"],
@@ -40,6 +48,8 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run the code
     from axial.checkpoints.model_folder import save as save
     from axial.checkpoints.tensorflow import from_tensorflow as from_tensorflow
     from axial.checkpoints.tensorflow import load_tensorflow as load_tensorflow
+    from axial.codec.codec import compress as compress
+    from axial.codec.codec import decompress as decompress
     from axial.data.batches import EvaluationBatches as EvaluationBatches
     from axial.data.batches import TrainingBatches as TrainingBatches
     from axial.data.packed import open_packed as open_packed
@@ -50,6 +60,7 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run the code
     from axial.errors import ConfigError as ConfigError
     from axial.errors import DataError as DataError
     from axial.errors import InputError as InputError
+    from axial.errors import StreamError as StreamError
     from axial.evaluation.evaluate import evaluate as evaluate
     from axial.evaluation.scoring import Evaluation as Evaluation
     from axial.media.sheets import sheet as sheet

@@ -21,6 +21,10 @@ class DataError(AxialError):
     """A source, or a packed array, that is missing, damaged, or not what it claims to be."""
 
 
+class StreamError(AxialError):
+    """A compressed file that is damaged, of another model, or does not decode to its pixels."""
+
+
 class TrainingError(AxialError):
     """A training run that cannot go on."""
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import axial
 from axial.cli.complete import complete
+from axial.cli.compress import compress
 from axial.cli.data import data
+from axial.cli.decompress import decompress
 from axial.cli.evaluate import evaluate
 from axial.cli.import_tensorflow import import_
 from axial.cli.info import info
@@ -31,7 +33,9 @@ _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "complete": complete,
+    "compress": compress,
     "data": data,
+    "decompress": decompress,
     "evaluate": evaluate,
     "import": import_,
     "info": info,
@@ -97,5 +101,5 @@ def _overview() -> str:
     """
     lines = ["usage: axial COMMAND ...", "", "Axial Transformers: exact-likelihood models.", ""]
     for name, command in COMMANDS.items():
-        lines.append(f"  {name:<10}{(command.__doc__ or '').splitlines()[0]}")
+        lines.append(f"  {name:<12}{(command.__doc__ or '').splitlines()[0]}")
     return "\n".join([*lines, "", "axial COMMAND --help lists the options of a command."])

@@ -94,23 +94,37 @@ def _score(
     model: Model, x: Tensor, label: Label, context: Context, at_once: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (examples, their slices, bits of each element of these) some slices at a time."""
+    predicted = ~model.given(next(model.parameters()).device)
+    for rows, number, part, logits in slices_of_logits(model, x, label, context, at_once):
+        on_device = number.to(part.device)
+        wanted = model.slice_of(part, on_device)
+        counted = model.slice_of(predicted.expand(part.shape), on_device)
+        yield rows, number, (surprise_bits(logits, wanted) * counted).to(x.device)
+
+
+def slices_of_logits(
+    model: Model,
+    x: Tensor,
+    label: Label = None,
+    context: Context = None,
+    at_once: int | None = None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Yield (rows of x, their slices, these rows on the model's device, logits of the slices).
+
+    Some slices at a time; the input was checked.
+    """
     config, slices = model.config, model.slices
     device = next(model.parameters()).device
-    predicted = ~model.given(device)
     every = torch.arange(len(x) * len(slices), device=x.device)
     for planes in torch.split(every, at_once or planes_at_once(config, device)):
         rows, number = planes // len(slices), slices.start + planes % len(slices)
-        part = x[rows].to(device)
+        part = x[rows].to(device).long()
         conditions = [
             None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)
         ]
         with evaluating(model):
-            on_device = number.to(device)
-            logits = model.slice_logits(part, on_device, *conditions)
-            wanted = model.slice_of(part.long(), on_device)
-            counted = model.slice_of(predicted.expand(part.shape), on_device)
-            surprise = surprise_bits(logits, wanted) * counted
-        yield rows, number, surprise.to(x.device)
+            logits = model.slice_logits(part, number.to(device), *conditions)
+        yield rows, number, part, logits
 
 
 def surprise_bits(

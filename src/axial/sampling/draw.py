@@ -170,17 +170,22 @@ def draws_at_once(model: Model) -> int:
 
     It follows from the model and the device alone, so that a request is always split alike.
     """
-    config, weight = model.config, next(model.parameters())
+    device = next(model.parameters()).device
     room = _WORKING_BYTES
-    if weight.device.type == "cuda":
-        room = torch.cuda.get_device_properties(weight.device).total_memory // 4
+    if device.type == "cuda":
+        room = torch.cuda.get_device_properties(device).total_memory // 4
+    return max(1, room // decoding_bytes(model))
+
+
+def decoding_bytes(model: Model) -> int:
+    """What drawing one example takes, roughly: its KV caches, and what is computed at a time."""
+    config, weight = model.config, next(model.parameters())
     activations = config.positions * (config.position_floats - 4 * config.width)
     noise = 8 * 8 * config.line * config.values
     caches = config.cache_floats * weight.element_size()
     if has_levels(model):
         caches = cache_bytes(level_model(model))
-    kept = noise + config.input_bytes + caches
-    return max(1, room // (activations * weight.element_size() + kept))
+    return activations * weight.element_size() + noise + config.input_bytes + caches
 
 
 def for_all(condition: Tensor | None, count: int) -> Tensor | None:

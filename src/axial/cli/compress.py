@@ -1,0 +1,57 @@
+"""`axial compress`: pictures, folders and arrays as one lossless file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from axial.cli.parsing import Count, Name, Switch
+from axial.system.terminal import printable
+
+Kind = Annotated[Literal["rgb", "grey"] | None, tyro.conf.arg(help_behavior_hint="")]
+
+
+def compress(
+    model: tyro.conf.Positional[str],
+    inputs: tyro.conf.Positional[tuple[str, ...]],
+    out: Path,
+    label: Count = None,
+    convert: Kind = None,
+    verify: Switch = False,
+    device: Name = None,
+    overwrite: Switch = False,
+) -> None:
+    """Compress pictures or arrays without loss, by the probabilities of a model.
+
+    Pictures may have any size: they are cut into tiles of the model's. Names, sizes and pixels
+    come back exactly, on any machine that has the model; other contents of a file, such as
+    EXIF, do not. The file says which model it needs.
+
+    Args:
+        model: The folder of a checkpoint or a run, or the name of a shipped model.
+        inputs: Pictures, folders of pictures, packed .npy arrays, or any source that
+            `axial data` takes.
+        out: The .axl file to write.
+        label: The class of every picture, for a model that is conditioned on classes.
+        convert: Convert pictures to 8 bits of this kind, on white. Default: refuse those
+            that differ.
+        verify: Decode the file at once, and keep it only if every pixel comes back.
+        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
+        overwrite: Replace an existing file.
+    """
+    from axial.codec.files import compress_files
+
+    found = compress_files(
+        model,
+        inputs,
+        out,
+        label=label,
+        convert=convert,
+        device=device,
+        overwrite=overwrite,
+        verify=verify,
+    )
+    if found.pictures:
+        print("pixels, names and sizes are kept; metadata such as EXIF is not", file=sys.stderr)
+    print(printable(f"{out}: {found}"))

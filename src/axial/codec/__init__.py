@@ -1,0 +1,1 @@
+"""Lossless compression by a model: logits on a grid, an integer entropy coder, tiles, the file."""

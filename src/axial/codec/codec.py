@@ -1,0 +1,282 @@
+"""A model as a codec: examples in, a file out, and back; in bounded memory."""
+
+import copy
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int, Shaped
+from numpy.typing import NDArray
+from torch import Tensor
+
+from axial.checkpoints.model_folder import fingerprint
+from axial.codec.coding import Tiles, decode, default_lanes, encode
+from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_contents
+from axial.codec.tiles import Plan, boxes, cut, extent, plan
+from axial.data.packed import Array
+from axial.errors import InputError, StreamError
+from axial.models.attention import check_tensors
+from axial.models.protocol import Model, check_integers
+from axial.sampling.decoder import Decoder
+from axial.sampling.draw import decoding_bytes, draws_at_once
+
+_TILES = 1024
+"""How many tiles to code together at most: more of them are not faster, and take memory."""
+Progress = Callable[[int], None]
+"""Called with how many tiles are done."""
+
+
+class Example(NamedTuple):
+    """One of the examples of an entry."""
+
+    x: Array
+    """(*grid, c)."""
+    label: int | None = None
+
+
+class Codec:
+    """A model in float64, and how many tiles go together."""
+
+    def __init__(self, model: Model, *, name: str = "", lanes: int | None = None) -> None:
+        if next(model.parameters()).dtype != torch.float64:
+            model = copy.deepcopy(model).double()
+        self.model, self.config, self.name = model.eval(), model.config, name
+        self.fingerprint = bytes.fromhex(fingerprint(model))[:FINGERPRINT]
+        self.lanes = lanes or default_lanes(self.config, decoding_bytes(self.model))
+
+    def contents(self, *, classes: int = 0) -> Contents:
+        """Those of a file that holds nothing yet."""
+        config = self.config
+        return Contents(
+            model=self.name,
+            fingerprint=self.fingerprint,
+            axes=config.axes,
+            channels=config.channels,
+            values=config.values,
+            classes=classes,
+            lanes=self.lanes,
+        )
+
+    def write(
+        self,
+        file: BinaryIO,
+        contents: Contents,
+        entries: Iterable[tuple[Entry, Iterable[Example]]],
+        progress: Progress = lambda done: None,
+    ) -> None:
+        """Write a file: entries are taken one by one, and tiles coded as soon as there are some."""
+        file.write(MARK + bytes([VERSION]))
+        tiles, done = self._tiles(contents, entries), 0
+        groups = max(1, _TILES // self.lanes)
+        while part := list(islice(tiles, groups * self.lanes)):
+            if not done:  # a few tiles are one small group
+                contents.lanes = min(contents.lanes, len(part))
+            x, plans, labels = zip(*part, strict=True)
+            label = np.array(labels) if contents.classes else None
+            found = Tiles(np.stack(x), plans, label)
+            for group in encode(self.model, found, contents.classes, contents.lanes):
+                file.write(group)
+                contents.groups.append((len(group), zlib.crc32(group)))
+            done += len(part)
+            progress(done)
+        file.write(contents.to_bytes())
+
+    def _tiles(
+        self, contents: Contents, entries: Iterable[tuple[Entry, Iterable[Example]]]
+    ) -> Iterator[tuple[Array, Plan, int | None]]:
+        for entry, examples in entries:
+            contents.entries.append(entry)
+            for x, label in examples:
+                for tile, inside in cut(self._widened(x, entry), self.config.axes):
+                    how = plan(self.config, inside, one_plane=entry.one_plane)
+                    yield how.fill(tile.reshape(-1)).reshape(tile.shape), how, label
+
+    def _widened(self, x: Array, entry: Entry) -> Array:
+        return np.repeat(x, self.config.channels, -1) if entry.one_plane else x
+
+    def read(
+        self,
+        file: BinaryIO,
+        contents: Contents,
+        wanted: Sequence[int] | None = None,
+        progress: Progress = lambda done: None,
+        batch: int | None = None,
+    ) -> Iterator[tuple[Entry, Example]]:
+        """The examples of all entries, or of some, in the order of the file.
+
+        `batch` is how many tiles are decoded side by side, in whole groups; by default as many as
+        memory allows.
+        """
+        self.check(contents)
+        spans = contents.spans()
+        chosen = range(len(spans)) if wanted is None else sorted(set(wanted))
+        tiles = self._decoded(file, contents, [spans[i] for i in chosen], progress, batch)
+        for i in chosen:
+            entry = contents.entries[i]
+            for _ in range(entry.count):
+                yield entry, self._assembled(entry, tiles)
+
+    def check(self, contents: Contents) -> None:
+        """Refuse the file of another model."""
+        if contents.fingerprint != self.fingerprint:
+            called = f" ({contents.model})" if contents.model else ""
+            raise StreamError(
+                f"was written with model {contents.fingerprint.hex()[:8]}{called}, but "
+                f"{self.name or 'this model'} is {self.fingerprint.hex()[:8]}; decompress with the "
+                f"model that compressed it"
+            )
+        config = self.config
+        same = (contents.axes, contents.channels, contents.values) == (
+            config.axes,
+            config.channels,
+            config.values,
+        )
+        labels = not config.classes or contents.classes == config.classes
+        if not same or not labels:
+            raise StreamError("says other things of its model than the model; fetch it again")
+
+    def _assembled(self, entry: Entry, tiles: Iterator[tuple[Array, int | None]]) -> Example:
+        channels, label = self.config.channels, None
+        x = np.empty((*entry.grid, channels), np.int64)
+        for box in boxes(entry.grid, self.config.axes):
+            tile, label = next(tiles)
+            x[box] = tile[tuple(map(slice, extent(box)))]
+        return Example(x[..., :1] if entry.one_plane else x, label)
+
+    def _decoded(
+        self,
+        file: BinaryIO,
+        contents: Contents,
+        spans: list[range],
+        progress: Progress,
+        batch: int | None,
+    ) -> Iterator[tuple[Array, int | None]]:
+        """The tiles of some spans one by one, whole groups decoded together."""
+        lanes = contents.lanes
+        ends = np.cumsum([0] + [length for length, _ in contents.groups])
+        most = max(1, min(batch or _TILES, batch or draws_at_once(self.model)) // lanes)
+        last = sum(map(contents.tiles_of, contents.entries))
+        decoder: tuple[int, Decoder] | None = None
+        done = 0
+        for numbers in _chunks(_groups(spans, lanes), most):
+            rows = [i for g in numbers for i in range(g * lanes, min((g + 1) * lanes, last))]
+            size = len(numbers) * lanes
+            if decoder is None or decoder[0] != size:
+                decoder = size, Decoder(self.model, size)
+            groups = [self._group(file, contents, int(ends[g]), g) for g in numbers]
+            plans = list(self._plans(contents, rows))
+            found = decode(self.model, decoder[1], groups, plans, lanes, contents.classes)
+            kept = {row for span in spans for row in range(*_overlap(span, rows))}
+            for i, row in enumerate(rows):
+                if row in kept:
+                    yield found.x[i], None if found.label is None else int(found.label[i])
+            done += len(rows)
+            progress(done)
+
+    def _group(self, file: BinaryIO, contents: Contents, place: int, number: int) -> bytes:
+        length, checksum = contents.groups[number]
+        file.seek(len(MARK) + 1 + place)
+        data = file.read(length)
+        if len(data) != length or zlib.crc32(data) != checksum:
+            raise StreamError(f"is damaged (the checksum of group {number} is wrong)")
+        return data
+
+    def _plans(self, contents: Contents, rows: list[int]) -> Iterator[Plan]:
+        """What of each tile is coded."""
+        wanted, first = iter(rows), 0
+        row = next(wanted, None)
+        for entry in contents.entries:
+            each = contents.tiles_of(entry) // entry.count
+            inside = None
+            while row is not None and row < first + each * entry.count:
+                inside = inside or [extent(box) for box in boxes(entry.grid, self.config.axes)]
+                yield plan(self.config, inside[(row - first) % each], one_plane=entry.one_plane)
+                row = next(wanted, None)
+            first += each * entry.count
+
+
+def _groups(spans: list[range], lanes: int) -> list[int]:
+    """The groups that some spans of tiles lie in."""
+    return sorted({g for span in spans for g in range(span.start // lanes, -(-span.stop // lanes))})
+
+
+def _overlap(span: range, rows: list[int]) -> tuple[int, int]:
+    return max(span.start, rows[0]), min(span.stop, rows[-1] + 1)
+
+
+def _chunks(numbers: list[int], size: int) -> Iterator[list[int]]:
+    return (numbers[i : i + size] for i in range(0, len(numbers), size))
+
+
+def compress(
+    model: Model,
+    x: Shaped[Tensor, "..."],
+    *,
+    label: Shaped[Tensor, "..."] | None = None,
+    lanes: int | None = None,
+) -> bytes:
+    """Integers (n, *grid, c), or one example (*grid, c), as the bytes of an .axl file.
+
+    A grid of another size than the model's is cut into tiles. Where the model has several channels
+    and `x` has one, the others follow from it. `label` is one for each example. `lanes` is how many
+    tiles share a stream; by default as many as keep what stands beside it below 0.1 %.
+    """
+    config = model.config
+    check_tensors(x=x, label=label)
+    ndim = len(config.axes) + 1
+    if x.ndim not in (ndim, ndim + 1) or x.shape[-1] not in (1, config.channels) or not x.numel():
+        raise InputError(
+            f"x has shape {tuple(x.shape)}, but this model takes {len(config.axes)} axes of any "
+            f"lengths and {config.channels} channels, (n, *grid, c) or (*grid, c)"
+        )
+    check_integers("x", x, at_least=0, below=config.values)
+    alone = x.ndim == ndim
+    found = (x.unsqueeze(0) if alone else x).cpu().numpy()
+    labels = _labels(label, len(found), config.classes)
+    entry = Entry(
+        name="",
+        grid=found.shape[1:-1],
+        count=len(found),
+        array=True,
+        one_plane=found.shape[-1] < config.channels,
+        alone=alone,
+    )
+    codec, file = Codec(model, lanes=lanes), io.BytesIO()
+    examples = (
+        Example(part, None if labels is None else int(labels[i])) for i, part in enumerate(found)
+    )
+    codec.write(file, codec.contents(classes=config.classes), [(entry, examples)])
+    return file.getvalue()
+
+
+def _labels(label: Tensor | None, count: int, classes: int) -> NDArray[np.int64] | None:
+    if (label is None) != (classes == 0):
+        wanted = f"is conditioned on {classes} classes: give label="
+        raise InputError(f"this model {wanted if classes else 'is unconditional: leave label out'}")
+    if label is None:
+        return None
+    if label.shape not in ((count,), (1,)):
+        raise InputError(f"label has shape {tuple(label.shape)}: give ({count},), one each")
+    check_integers("label", label, at_least=0, below=classes)
+    return label.long().cpu().expand(count).numpy()
+
+
+def decompress(model: Model, data: bytes, *, batch: int | None = None) -> Int[Tensor, "..."]:
+    """What `compress` was given; a StreamError for anything but its exact integers.
+
+    Several entries of one shape come one after another.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InputError(f"data is {type(data).__name__}: give the bytes of an .axl file")
+    file = io.BytesIO(data)
+    contents = read_contents(file)
+    kinds = {(entry.grid, entry.one_plane) for entry in contents.entries}
+    if len(kinds) != 1:
+        raise StreamError(f"holds pictures of {len(kinds)} sizes; use `axial decompress`")
+    found = [example.x for _, example in Codec(model).read(file, contents, batch=batch)]
+    x = torch.from_numpy(np.stack(found))
+    return x[0] if len(contents.entries) == 1 and contents.entries[0].alone else x

@@ -1,0 +1,237 @@
+"""The .axl file: groups of tiles one after another, then what they are; docs/format.md.
+
+    mark, version | group | group | ... | contents | length of the contents, checksum of them
+
+The contents name the model, the entries and the groups, so that one entry can be read without the
+others, and nothing is promised that the file is too short for.
+"""
+
+import math
+import unicodedata
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import BinaryIO
+
+from axial.codec.coding import GROUP_ELEMENTS
+from axial.codec.numbers import Cursor, text, varint
+from axial.codec.tiles import tile_count
+from axial.data.description import MOST_CLASSES
+from axial.errors import StreamError
+from axial.shape import MOST_ELEMENTS, MOST_VALUES
+from axial.validation import MOST_AXES
+
+MARK = b"\x89AXL"
+VERSION = 1
+FINGERPRINT = 16
+"""Bytes of the model's fingerprint."""
+_TAIL = 8
+_MOST_CONTENTS = 1 << 28
+_MOST_ELEMENTS = 1 << 40
+_ARRAY, _ONE_PLANE, _ALONE = 1, 2, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A picture, or an array of examples, as it was before it was cut into tiles."""
+
+    name: str
+    """The path of a picture in the folder it came from, or that of an array; empty for neither."""
+    grid: tuple[int, ...]
+    """Lengths of the grid of each example."""
+    count: int = 1
+    """How many examples it has."""
+    array: bool = False
+    """Whether it is an array: of any number of examples, with labels perhaps."""
+    one_plane: bool = False
+    """Whether only the first channel is there: the others were made equal to it."""
+    alone: bool = False
+    """Whether it is one example without an axis of examples."""
+    about: str = ""
+    """What the description of a packed array says, in JSON."""
+
+
+@dataclass(kw_only=True)
+class Contents:
+    """What a file holds, but for the groups themselves."""
+
+    model: str
+    """What the model was called."""
+    fingerprint: bytes
+    axes: tuple[int, ...]
+    channels: int
+    values: int
+    classes: int
+    """How many labels are stored; 0 for none."""
+    lanes: int
+    """Tiles of a group; the last one may have fewer."""
+    entries: list[Entry] = field(default_factory=list)
+    groups: list[tuple[int, int]] = field(default_factory=list)
+    """Length and CRC-32 of each group."""
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the file holds: channels that were not there do not count."""
+        return sum(
+            entry.count * math.prod(entry.grid) * (1 if entry.one_plane else self.channels)
+            for entry in self.entries
+        )
+
+    def tiles_of(self, entry: Entry) -> int:
+        """How many tiles an entry takes."""
+        return entry.count * tile_count(entry.grid, self.axes)
+
+    def spans(self) -> list[range]:
+        """The tiles of each entry, counted through the file."""
+        found, first = [], 0
+        for entry in self.entries:
+            found.append(range(first, first + self.tiles_of(entry)))
+            first = found[-1].stop
+        return found
+
+    def to_bytes(self) -> bytes:
+        """The contents, deflated where that is shorter, with their length and checksum."""
+        parts = [text(self.model), self.fingerprint, varint(len(self.axes))]
+        parts += map(varint, (*self.axes, self.channels, self.values, self.classes, self.lanes))
+        parts.append(varint(len(self.entries)))
+        for entry in self.entries:
+            kind = _ARRAY * entry.array | _ONE_PLANE * entry.one_plane | _ALONE * entry.alone
+            parts += [varint(kind), text(entry.name), *map(varint, (entry.count, *entry.grid))]
+            parts += [text(entry.about)]
+        parts.append(varint(len(self.groups)))
+        for length, checksum in self.groups:
+            parts += [varint(length), checksum.to_bytes(4, "little")]
+        plain = b"".join(parts)
+        deflated = zlib.compress(plain, 9)
+        data = b"\x01" + deflated if len(deflated) < len(plain) else b"\x00" + plain
+        tail = len(data).to_bytes(4, "little") + zlib.crc32(data).to_bytes(4, "little")
+        return data + tail
+
+
+def read_contents(file: BinaryIO) -> Contents:
+    """The contents of a file; refused if it is damaged, or promises what it cannot hold."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    head = file.read(len(MARK) + 1)
+    if head[: len(MARK)] != MARK:
+        raise StreamError("is no .axl file; `axial compress` writes one")
+    if len(head) > len(MARK) and head[-1] != VERSION:
+        raise StreamError(
+            f"has version {head[-1]}, and this version of axial reads {VERSION}; upgrade "
+            f"axial-transformers"
+        )
+    if size < len(head) + _TAIL:
+        raise _damaged("it is cut short")
+    file.seek(size - _TAIL)
+    tail = file.read(_TAIL)
+    length, checksum = (int.from_bytes(part, "little") for part in (tail[:4], tail[4:]))
+    if length > size - len(head) - _TAIL:
+        raise _damaged("it is cut short, or something was added to it")
+    file.seek(size - _TAIL - length)
+    data = file.read(length)
+    if zlib.crc32(data) != checksum:
+        raise _damaged("the checksum of its contents is wrong")
+    try:
+        found = _parse(Cursor(_inflated(data)))
+        _check(found, size - len(head) - _TAIL - length)
+    except StreamError as error:
+        raise _damaged(str(error)) from error
+    return found
+
+
+def _damaged(reason: str) -> StreamError:
+    return StreamError(f"is damaged ({reason}); fetch it again")
+
+
+def _inflated(data: bytes) -> bytes:
+    if data[:1] == b"\x00":
+        return data[1:]
+    inflate = zlib.decompressobj()
+    try:
+        found = inflate.decompress(data[1:], _MOST_CONTENTS)
+    except zlib.error as error:
+        raise StreamError(f"its contents do not inflate: {error}") from error
+    if data[:1] != b"\x01" or not inflate.eof or inflate.unused_data:
+        raise StreamError("its contents do not inflate")
+    return found
+
+
+def _parse(cursor: Cursor) -> Contents:
+    model, fingerprint = cursor.text(), cursor.take(FINGERPRINT)
+    rank = cursor.varint()
+    if not 1 <= rank <= MOST_AXES:
+        raise StreamError(f"a model of {rank} axes")
+    axes = tuple(cursor.varint() for _ in range(rank))
+    channels, values, classes, lanes = (cursor.varint() for _ in range(4))
+    entries = []
+    for _ in range(cursor.count("entries")):
+        kind, name = cursor.varint(), cursor.text()
+        count, *grid = (cursor.varint() for _ in range(1 + rank))
+        entry = Entry(
+            name=name,
+            grid=tuple(grid),
+            count=count,
+            array=bool(kind & _ARRAY),
+            one_plane=bool(kind & _ONE_PLANE),
+            alone=bool(kind & _ALONE),
+            about=cursor.text(),
+        )
+        if kind > (_ARRAY | _ONE_PLANE | _ALONE) or (count != 1 and not entry.array):
+            raise StreamError(f"an entry of kind {kind} with {count:,} examples")
+        entries.append(entry)
+    groups = [
+        (cursor.varint(), int.from_bytes(cursor.take(4), "little"))
+        for _ in range(cursor.count("groups"))
+    ]
+    if cursor.left:
+        raise StreamError(f"{cursor.left} bytes too many in its contents")
+    return Contents(
+        model=model,
+        fingerprint=fingerprint,
+        axes=axes,
+        channels=channels,
+        values=values,
+        classes=classes,
+        lanes=lanes,
+        entries=entries,
+        groups=groups,
+    )
+
+
+def _check(contents: Contents, room: int) -> None:
+    """Refuse sizes that no file of ours has, before anything of such a size is made."""
+    shape = (*contents.axes, contents.channels)
+    elements = math.prod(shape)
+    if min(shape) < 1 or elements > MOST_ELEMENTS:
+        raise StreamError(f"tiles of {' x '.join(map(str, shape))}")
+    if not 2 <= contents.values <= MOST_VALUES or contents.classes > MOST_CLASSES:
+        raise StreamError(f"{contents.values:,} values, {contents.classes:,} classes")
+    lanes = contents.lanes
+    if lanes < 1 or (lanes > 1 and (lanes - 1) * elements > GROUP_ELEMENTS):
+        raise StreamError(f"groups of {lanes:,} tiles of {elements:,} elements")
+    for entry in contents.entries:
+        if min(entry.grid) < 1 or math.prod(entry.grid) * entry.count > _MOST_ELEMENTS:
+            raise StreamError(f"{entry.count:,} examples of {' x '.join(map(str, entry.grid))}")
+    tiles = sum(map(contents.tiles_of, contents.entries))
+    if -(-tiles // lanes) != len(contents.groups):
+        raise StreamError(f"{tiles:,} tiles in {len(contents.groups):,} groups of {lanes:,}")
+    if sum(length for length, _ in contents.groups) != room:
+        raise StreamError("its groups do not fill it")
+    check_names([entry.name for entry in contents.entries])
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that would lead out of a folder, or that two entries share."""
+    seen: set[str] = set()
+    for name in names:
+        path = PurePosixPath(name)
+        odd = any(unicodedata.category(letter)[0] == "C" for letter in name) or "\\" in name
+        if odd or (name and (path.is_absolute() or ".." in path.parts or str(path) != name)):
+            raise StreamError(f"an entry is called {name!r}, which is no path inside a folder")
+        if name in seen:
+            raise StreamError(f"two entries are called {name!r}")
+        seen.add(name)
+    for name in names:
+        if any(str(parent) in seen for parent in PurePosixPath(name).parents if str(parent) != "."):
+            raise StreamError(f"an entry {name!r} lies in another that is no folder")
