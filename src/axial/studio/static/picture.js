@@ -97,7 +97,13 @@ class Viewer {
     );
     const head = el("header", {}, this.heading, this.before, this.after, close);
     this.stage = el("div.stage", {}, this.canvas);
-    this.dialog = el("dialog.viewer", { "aria-label": "Picture" }, head, this.stage, this.body);
+    this.dialog = el(
+      "dialog.viewer",
+      { "aria-label": "Picture", tabindex: "-1" },
+      head,
+      this.stage,
+      this.body,
+    );
     this.dialog.addEventListener("keydown", (event) => this.key(event));
     this.dialog.addEventListener(
       "click",
@@ -127,6 +133,8 @@ class Viewer {
         commandLine(card.facts.command),
       );
     if (card.facts.note) this.body.append(el("p.hint", {}, card.facts.note));
+    // What had the focus may be gone, and with it the arrow keys.
+    if (this.dialog.open && !this.dialog.contains(document.activeElement)) this.dialog.focus();
     this.render();
     this.resize();
   }
