@@ -107,7 +107,6 @@ def facts(model: "Model", source: str) -> dict[str, Any]:
     from axial.data.packed import dtype_for
     from axial.models.describe import describe
     from axial.studio.attention import has_attention
-    from axial.studio.codec import can_code
 
     config, shape = model.config, model.config.data
     stacked = shape.stacked_frames > 1
@@ -133,7 +132,7 @@ def facts(model: "Model", source: str) -> dict[str, Any]:
         "lines": math.prod(config.axes) * config.channels // config.line,
         "takes_pictures": takes_pictures(config),
         "attention": has_attention(model),
-        "codec": can_code(model),
+        "codec": True,
         "keep": _keep(config),
         "outline": describe(config),
     }

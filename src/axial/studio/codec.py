@@ -1,15 +1,14 @@
 """The codec as the studio uses it: pictures with names into an .axl file, and back."""
 
-import importlib
 import io
-import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import numpy as np
-
+from axial.codec.codec import Codec, Example
+from axial.codec.container import Entry, read_contents
 from axial.data.packed import Array, dtype_for
 from axial.errors import AxialError
 from axial.models.protocol import Model
@@ -18,19 +17,18 @@ from axial.studio.jobs import Job
 from axial.studio.other_formats import sizes
 from axial.studio.worker import Pause
 
-_ROOM, _CONTAINER = "axial.codec.codec", "axial.codec.container"
+_codecs: WeakKeyDictionary[Model, Codec] = WeakKeyDictionary()
+"""A copy in float64 of each model that coded something."""
 
 
 class _CancelledError(Exception):
     """Nobody waits for what is being coded."""
 
 
-def can_code(model: Model) -> bool:
-    """Whether the codec is there, and takes such a model."""
-    with suppress(ImportError):
-        importlib.import_module(_ROOM)
-        return not (model.config.given_channels or model.config.given_steps)
-    return False
+def _codec(model: Model, name: str) -> Codec:
+    if model not in _codecs:
+        _codecs[model] = Codec(model, name=name)
+    return _codecs[model]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +54,22 @@ class CompressTask:
         (job,) = jobs
         if not job.start({"lines": 0, "batch": len(self.pictures)}):
             return
-        codec, container = importlib.import_module(_ROOM), importlib.import_module(_CONTAINER)
-        coder = codec.Codec(model, name=job.model)
-        contents = coder.contents(classes=model.config.classes)
+        codec = _codec(model, job.model)
+        contents = codec.contents(classes=model.config.classes)
         entries = []
         for name, x in zip(self.names, self.pictures, strict=True):
-            one_plane = x.shape[-1] < model.config.channels
-            entry = container.Entry(name=name, grid=x.shape[:-1], one_plane=one_plane)
-            entries.append((entry, [codec.Example(x, self.label)]))
+            plain = x.ndim == 3 and x.shape[-1] in (1, 3) and model.config.values == 256
+            entry = Entry(
+                name=name if plain else f"{Path(name).stem}.npy",
+                grid=x.shape[:-1],
+                one_plane=x.shape[-1] < model.config.channels,
+                array=not plain,
+                alone=not plain,
+            )
+            entries.append((entry, [Example(x, self.label)]))
         file, total = io.BytesIO(), sum(contents.tiles_of(entry) for entry, _ in entries)
         try:
-            coder.write(file, contents, entries, progress=_telling(job, total, pause))
+            codec.write(file, contents, entries, progress=_telling(job, total, pause))
         except _CancelledError:
             return
         job.file = file.getvalue()
@@ -101,11 +104,12 @@ class DecompressTask:
     def run(self, model: Model, jobs: Sequence[Job], pause: Pause) -> None:
         """Read the file; anything but the exact pixels is refused."""
         (job,) = jobs
-        codec, container = importlib.import_module(_ROOM), importlib.import_module(_CONTAINER)
-        dtype, pictures, names = dtype_for(model.config.values), [], []
+        dtype = dtype_for(model.config.values)
+        pictures: list[Array] = []
+        names: list[str] = []
         file = io.BytesIO(self.data)
         try:
-            contents = container.read_contents(file)
+            contents = read_contents(file)
             if contents.elements > self.most_elements:
                 raise RequestError(
                     413,
@@ -113,13 +117,13 @@ class DecompressTask:
                     f"the file holds {contents.elements:,} values, and at most "
                     f"{self.most_elements:,} are restored here; use `axial decompress`",
                 )
-            coder = codec.Codec(model, name=job.model)
-            coder.check(contents)
+            codec = _codec(model, job.model)
+            codec.check(contents)
             if not job.start({"lines": 0, "batch": len(contents.entries)}):
                 return
             total = sum(contents.tiles_of(entry) for entry in contents.entries)
-            for entry, example in coder.read(file, contents, progress=_telling(job, total, pause)):
-                pictures.append(np.asarray(example.x).astype(dtype))
+            for entry, example in codec.read(file, contents, progress=_telling(job, total, pause)):
+                pictures.append(example.x.astype(dtype))
                 names.append(entry.name or f"{len(names)}.png")
         except _CancelledError:
             return
@@ -152,8 +156,3 @@ def _telling(job: Job, total: int, pause: Pause) -> Callable[[int], None]:
 def _about(name: str, x: Array) -> dict[str, Any]:
     height = 1 if x.ndim == 2 else x.shape[-3]
     return {"name": name, "height": height, "width": x.shape[-2], "channels": x.shape[-1]}
-
-
-def most_elements(pixels: int, channels: int) -> int:
-    """How many values may come out of a file: those of the largest upload."""
-    return math.prod((pixels, channels))

@@ -18,7 +18,7 @@ from axial.studio.catalogue import Entry
 from axial.studio.codec import CompressTask, DecompressTask
 from axial.studio.config import Limits
 from axial.studio.drawing import DrawTask
-from axial.studio.errors import RequestError, bad_request, bad_upload
+from axial.studio.errors import bad_request, bad_upload
 from axial.studio.inside import BitsTask, PixelTask
 from axial.studio.uploads import Upload, reader_for
 
@@ -122,7 +122,6 @@ def compress_task(
     entry: Entry, limits: Limits, pictures: Sequence[Upload], label: int | None
 ) -> CompressTask:
     """Uploaded pictures, of any size, as one file."""
-    _check_codec(entry)
     config = entry.ready()
     _need_label(config, label)
     found = reader_for(config.data, limits).any_size(pictures)
@@ -132,7 +131,6 @@ def compress_task(
 
 def decompress_task(entry: Entry, limits: Limits, data: bytes) -> DecompressTask:
     """The pictures of an uploaded file."""
-    _check_codec(entry)
     most = limits.upload_pixels * entry.ready().channels
     return DecompressTask(data=data, most_elements=most)
 
@@ -157,13 +155,6 @@ def _need_label(config: FamilyConfig, label: int | None) -> None:
     _check_label(config, label)
     if label is None and config.classes:
         raise bad_request(f"this model has {config.classes} classes: give the label")
-
-
-def _check_codec(entry: Entry) -> None:
-    if not entry["codec"]:
-        raise RequestError(
-            501, "not_available", "there is no codec for this model here; see docs/studio.md"
-        )
 
 
 def _apart(names: list[str]) -> list[str]:
