@@ -9,6 +9,7 @@ import re
 import stat
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,12 @@ class Runs:
     def about(self, name: str) -> dict[str, Any]:
         """The settings of a run, and its sheets of samples."""
         found = self._one(name)
-        about = self._open(found).about
+        run = self._open(found)
+        self._catch_up(found, run)
+        about = run.about
         samples = [
             {"step": step, "png": f"/api/runs/{found.id}/samples/{step}.png"}
-            for step in sorted(_samples(found.folder))
+            for step in sorted(self._samples(found))
         ]
         return {"id": found.id, "name": found.name, "about": about, "samples": samples}
 
@@ -74,7 +77,7 @@ class Runs:
     def sample(self, name: str, step: int) -> bytes:
         """The sheet of samples of a step."""
         found = self._one(name)
-        path = _samples(found.folder).get(step)
+        path = self._samples(found).get(step)
         if path is None:
             raise not_found(f"{found.name} has no samples of step {step}")
         with path.open("rb") as file:
@@ -140,11 +143,23 @@ class Runs:
                 "loss": found.last.get("loss"),
                 "validation": found.last.get("validation"),
                 "updated": _updated(run.log_path),
-                "samples": len(_samples(found.folder)),
+                "samples": len(self._samples(found)),
                 "error": None,
             }
         except (AxialError, OSError) as error:
             return told | {"error": str(error)}
+
+    def _samples(self, found: _Found) -> dict[int, Path]:
+        """The sheets of a run by their steps; regular files, no links."""
+        sheets = {}
+        for folder in (found.folder / "samples", found.folder):
+            with suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    last = entry.name == "samples.png" and folder == found.folder
+                    match = re.fullmatch(r"step-(\d{1,12})\.png", entry.name)
+                    if (match or last) and entry.is_file(follow_symlinks=False):
+                        sheets[int(match[1]) if match else found.step] = Path(entry.path)
+        return sheets
 
     def _catch_up(self, found: _Found, run: Any) -> None:
         """Read what the log of a run says since the last time."""
@@ -177,20 +192,6 @@ def _search(folder: Path) -> list[Path]:
             below += [place / name for name in sorted(names) if not name.startswith(".")]
         level = below[:_MOST_RUNS]
     return found[:_MOST_RUNS]
-
-
-def _samples(folder: Path) -> dict[int, Path]:
-    """The sheets of a run by their steps; regular files, no links."""
-    found = {}
-    try:
-        with os.scandir(folder / "samples") as entries:
-            for entry in entries:
-                match = re.fullmatch(r"step-(\d{1,12})\.png", entry.name)
-                if match and entry.is_file(follow_symlinks=False):
-                    found[int(match[1])] = Path(entry.path)
-    except OSError:
-        pass
-    return found
 
 
 def _size(path: Path) -> int:

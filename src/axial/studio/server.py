@@ -4,12 +4,12 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
 import time
 import webbrowser
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -50,12 +50,13 @@ def address(config: StudioConfig, listening: socket.socket) -> str:
 
 def bound(config: StudioConfig) -> socket.socket:
     """A socket at the address that was asked for, or why there is none."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
     try:
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((config.host.strip("[]"), config.port))
     except OSError as error:
+        found.close()
         raise ConfigError(
             f"cannot listen on {config.host}:{config.port} ({error.strerror or error}); choose "
             f"another --port or --host"
@@ -68,6 +69,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, studio: Studio, url: str, *, browser: bool) -> None:
         self.studio, self.url, self._browser = studio, url, browser
+        self.signals: list[int] = []
         config = studio.config
         guarded = Guard(
             application(studio), host=config.host, token=config.token, limits=config.limits
@@ -96,6 +98,11 @@ class Server(uvicorn.Server):
         print(printable(f"axial studio: {self.url}  (Ctrl-C ends it)"), flush=True)
         if self._browser:
             asyncio.get_running_loop().run_in_executor(None, webbrowser.open, self.url)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take note of a signal; the loop ends soon after."""
+        self.signals.append(sig)
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the jobs first: answers wait for them."""
@@ -142,14 +149,14 @@ class _Protocol(H11Protocol):
 
 
 def _end(studio: Studio, server: Server) -> None:
-    """Wait for the workers, each at most in the middle of a line; then end without them."""
+    """Wait for the workers, each at most in the middle of a line; after a signal, end at once."""
     studio.stop()
     until = time.monotonic() + _LAST_SECONDS / 2
     for worker in studio.workers.values():
         if worker.is_alive():
             worker.join(max(0.0, until - time.monotonic()))
-    if any(worker.is_alive() for worker in studio.workers.values()):
-        # A thread inside torch cannot be ended, and the interpreter would wait or crash.
+    if server.signals:
+        # A thread inside torch cannot be ended, and to unload torch takes a second or two.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(128 + int(getattr(server, "_captured_signals", [signal.SIGINT])[-1]))
+        os._exit(128 + server.signals[-1])
