@@ -18,10 +18,11 @@ QUIET += ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 PATIENCE = 20_000
 """Milliseconds until a thing that does not happen is an error."""
 
-READ = """canvas => {
-  const { width, height } = canvas;
+READ = """async (shown) => {
+  if (shown.decode) await shown.decode();
+  const [width, height] = [shown.naturalWidth ?? shown.width, shown.naturalHeight ?? shown.height];
   const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
-  copy.drawImage(canvas, 0, 0);
+  copy.drawImage(shown, 0, 0, width, height);
   return [width, height, [...copy.getImageData(0, 0, width, height).data]];
 }"""
 
@@ -104,7 +105,7 @@ class Window:
         return np.load(waiting.value.path())
 
     def pixels(self, selector, number=0):
-        """What a canvas shows, (h, w, 4)."""
+        """What a canvas or an image holds, (h, w, 4)."""
         width, height, values = self.page.locator(selector).nth(number).evaluate(READ)
         return np.array(values, np.uint8).reshape(height, width, 4)
 

@@ -241,6 +241,45 @@ def tells(page, x, bits, i, j):
     return re.fullmatch(text, page.locator(".chart .reading").inner_text())
 
 
+def test_compressed_pictures_come_back_equal_from_the_page_and_from_the_command(
+    window, place, tmp_path
+):
+    page = window.open("compress", "colour")
+    given = {"a.png": picture(), "b.png": picture(12, 10, seed=1)}  # one needs several tiles
+    page.set_input_files("input[type=file]", [file(x, name) for name, x in given.items()])
+    page.wait_for_selector(".sizes")
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="Save pictures.axl").click()
+    waiting.value.save_as(tmp_path / "pictures.axl")
+    size = (tmp_path / "pictures.axl").stat().st_size
+    assert page.locator(".result h2").inner_text() == f"2 pictures in {size:,} B"
+
+    window.press("Restore and compare")
+    page.wait_for_selector(".good:text-is('✓ every pixel is equal')")
+    run(
+        "decompress",
+        tmp_path / "pictures.axl",
+        "--out",
+        tmp_path / "back",
+        "--model",
+        place / "colour",
+    )
+    for name, x in given.items():
+        with Image.open(tmp_path / "back" / name) as png:
+            assert np.array_equal(np.asarray(png), x)
+
+    page.reload()
+    page.select_option("#model", "colour")
+    page.set_input_files("input[type=file]", tmp_path / "pictures.axl")
+    page.wait_for_selector(".result img")
+    for k, x in enumerate(given.values()):
+        assert np.array_equal(window.pixels(".result img", k)[..., :3], x)
+    broken = bytearray((tmp_path / "pictures.axl").read_bytes())
+    broken[-20] ^= 1
+    page.set_input_files("input[type=file]", upload("broken.axl", bytes(broken)))
+    page.wait_for_selector(".job .problem:has-text('the file')")
+
+
 def test_runs_move_while_a_real_training_writes_them(window, place):
     page = window.open("runs")
     assert "There is no run in" in page.locator("#view").inner_text()

@@ -1,7 +1,7 @@
 // Where the bits go: a map of what each pixel costs, and what the model expected at one of them.
 
 import { floats } from "./api.js";
-import { sizeBars } from "./chart.js";
+import { named, sizeBars } from "./chart.js";
 import { count, el, field, segments } from "./dom.js";
 import { shapeOf } from "./draw.js";
 import { Job } from "./job.js";
@@ -35,7 +35,6 @@ class BitsView {
     if (model.classes.length) {
       this.label = el(
         "select",
-        {},
         model.classes.map((name, k) => el("option", { value: k }, name)),
       );
       this.label.addEventListener("change", () => this.settle());
@@ -44,8 +43,8 @@ class BitsView {
     this.again.hidden = true;
     this.panel.append(this.job.element, this.facts());
     this.panel.addEventListener("submit", (event) => (event.preventDefault(), this.measure()));
-    this.results = el("div.results", {}, this.empty());
-    this.element = el("div.view", {}, this.panel, this.results);
+    this.results = el("div.results", this.empty());
+    this.element = el("div.view", this.panel, this.results);
     this.source.zone.watch(this.element);
     this.build();
   }
@@ -74,19 +73,17 @@ class BitsView {
     for (let k = 0; k < 128; k++) pixels.data.set([...heat(k / 127), 255], 4 * k);
     this.scale.getContext("2d").putImageData(pixels, 0, 0);
     this.most = el("span");
-    const legend = el("div.heatlegend", {}, el("span", {}, "0"), this.scale, this.most);
+    const legend = el("div.heatlegend", el("span", "0"), this.scale, this.most);
     this.sizes = el("section.block");
     this.stages = el(
       "div.stages",
-      {},
-      el("figure", {}, this.picture.element, el("figcaption", {}, "Choose a pixel to look inside")),
-      el("figure", {}, this.map.element, legend, this.choice),
+      el("figure", this.picture.element, el("figcaption", "Choose a pixel to look inside")),
+      el("figure", this.map.element, legend, this.choice),
     );
     this.pixel = new PixelPanel(this.model, this.shape, (image) => this.picture.cover(image));
     this.shown = el(
       "div.results",
-      {},
-      el("section.block", {}, this.player.element, this.stages),
+      el("section.block", this.player.element, this.stages),
       this.pixel.element,
       this.sizes,
     );
@@ -118,11 +115,9 @@ class BitsView {
   empty() {
     return el(
       "div.empty",
-      {},
-      el("p", {}, "Give a picture, and its bits appear here, pixel by pixel."),
+      el("p", "Give a picture, and its bits appear here, pixel by pixel."),
       el(
         "p.dim",
-        {},
         "None at hand? ",
         el("a", { href: "#draw" }, "Draw one"),
         ", enlarge it, and choose Where the bits go.",
@@ -147,7 +142,7 @@ class BitsView {
     const data = this.source.data;
     if (data.includes(-1)) {
       this.results.replaceChildren(
-        el("p.empty", {}, "Bits are counted of whole clips: give all frames."),
+        el("p.empty", "Bits are counted of whole clips: give all frames."),
       );
       return;
     }
@@ -159,25 +154,13 @@ class BitsView {
     this.results.replaceChildren(this.shown);
     this.figure.hidden = false;
     this.figure.replaceChildren(
-      el("b", {}, done.bits_per_dim.toFixed(3)),
+      el("b", done.bits_per_dim.toFixed(3)),
       " bits/dim",
-      el(
-        "span.dim",
-        {},
-        `${count(Math.round(done.bits))} bits for ${count(done.elements)} elements`,
-      ),
+      el("span.dim", `${count(Math.round(done.bits))} bits for ${count(done.elements)} elements`),
     );
-    const ours = (size) => size.format === "this model";
-    const named = done.sizes.map((size) => ({
-      ...size,
-      name: ours(size) ? this.model.id : size.format,
-      ours: ours(size),
-    }));
-    this.sizes.hidden = named.length < 2; // no other format holds such an example
-    this.sizes.replaceChildren(
-      el("h3", {}, "The same pixels as lossless files"),
-      sizeBars(named, done.elements),
-    );
+    const sizes = done.sizes.map((size) => named(size, this.model.id));
+    this.sizes.hidden = sizes.length < 2; // no other format holds such an example
+    this.sizes.replaceChildren(el("h3", "The same pixels as lossless files"), sizeBars(sizes));
     this.render();
     this.resize();
   }

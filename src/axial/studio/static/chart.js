@@ -28,7 +28,7 @@ export function histogram(probabilities, truth) {
     svg("line", { x1: middle, x2: middle, y1: 0, y2: HIGH, class: "truth" }),
     svg("line", { x1: 0, x2: WIDE, y1: HIGH, y2: HIGH, class: "axis" }),
   );
-  const reading = el("p.reading", {});
+  const reading = el("p.reading");
   const tell = (value) => {
     const what = value === truth ? "true value" : "value";
     reading.textContent = `${what} ${value}: ${percent(probabilities[value])}, ${(-Math.log2(probabilities[value])).toFixed(2)} bits`;
@@ -44,11 +44,11 @@ export function histogram(probabilities, truth) {
   const scale = el(
     "div.scale",
     { "aria-hidden": "true" },
-    el("span", {}, "0"),
-    el("span", {}, count(Math.round(last / 2))),
-    el("span", {}, count(last)),
+    el("span", "0"),
+    el("span", count(Math.round(last / 2))),
+    el("span", count(last)),
   );
-  return el("div.chart", {}, drawing, scale, reading);
+  return el("div.chart", drawing, scale, reading);
 }
 
 function percent(share) {
@@ -57,35 +57,38 @@ function percent(share) {
     : share.toExponential(1);
 }
 
+/** A size of the API, with our own under a name of the page's. */
+export function named(size, own) {
+  const ours = size.format === "this model";
+  return { ...size, ours, name: ours ? own : size.format };
+}
+
 /** Sizes under their names, the longest bar the largest; `ours` stands out. */
-export function sizeBars(sizes, elements) {
+export function sizeBars(sizes) {
   const most = Math.max(...sizes.map((size) => size.bytes ?? 0));
-  const rows = sizes.map(({ name, bytes: n, ours, note }) => {
+  const rows = sizes.map(({ name, bytes: n, bits_per_dim: each, ours }) => {
     if (n === null || n === undefined)
       return el(
         "tr",
-        {},
         el("th", { scope: "row" }, name),
-        el("td.dim", { colspan: "3" }, note ?? "not available"),
+        el("td.dim", { colspan: "3" }, "not available"),
       );
-    const bar = el("i.length", {});
+    const bar = el("i.length");
     bar.style.width = `${Math.max(0.5, (100 * n) / most)}%`;
     return el(
       ours ? "tr.ours" : "tr",
-      {},
       el("th", { scope: "row" }, name),
-      el("td.number", {}, bytes(Math.ceil(n))),
-      el("td.number", {}, ((8 * n) / elements).toFixed(2)),
-      el("td.wide", {}, bar),
+      el("td.number", bytes(Math.ceil(n))),
+      el("td.number", each.toFixed(2)),
+      el("td.wide", bar),
     );
   });
   const head = el(
     "tr",
-    {},
-    el("th", {}, ""),
-    el("th.number", {}, "size"),
-    el("th.number", {}, "bits/dim"),
-    el("th", {}),
+    el("th", ""),
+    el("th.number", "size"),
+    el("th.number", "bits/dim"),
+    el("th"),
   );
-  return el("table.sizes", {}, el("thead", {}, head), el("tbody", {}, rows));
+  return el("table.sizes", el("thead", head), el("tbody", rows));
 }

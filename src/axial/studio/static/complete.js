@@ -43,8 +43,8 @@ class CompleteView {
       event.preventDefault();
       this.complete();
     });
-    this.results = el("div.results", {}, this.empty());
-    this.element = el("div.view", {}, form, el("div.results", {}, this.keeping, this.results));
+    this.results = el("div.results", this.empty());
+    this.element = el("div.view", form, el("div.results", this.keeping, this.results));
     this.source.zone.watch(this.element);
   }
 
@@ -66,11 +66,9 @@ class CompleteView {
     const what = this.model.slices > 1 ? "a clip" : "a picture";
     return el(
       "div.empty",
-      {},
-      el("p", {}, `Give ${what}, choose what is kept, and the rest grows here.`),
+      el("p", `Give ${what}, choose what is kept, and the rest grows here.`),
       el(
         "p.dim",
-        {},
         "None at hand? ",
         el("a", { href: "#draw" }, "Draw one"),
         ", enlarge it, and choose Complete.",
@@ -88,7 +86,7 @@ class CompleteView {
         change: () => this.explain(),
       });
       this.editor.side.append(this.exactness);
-      this.keeping.replaceChildren(el("h2", {}, "What is kept"), this.editor.element);
+      this.keeping.replaceChildren(el("h2", "What is kept"), this.editor.element);
       this.keeping.hidden = false;
       new ResizeObserver(() =>
         this.editor.stage.resize(Math.min(320, this.keeping.clientWidth - 24)),
@@ -184,10 +182,7 @@ class CompleteView {
     const values = fromBase64(original, this.model.dtype === "uint16" ? Uint16Array : Uint8Array);
     const mask = fromBase64(kept, Uint8Array);
     result.know(Int32Array.from(values, (value, at) => (mask[at] ? value : -1)));
-    result.element.insertBefore(
-      el("p.exactness", {}, badge(how), ` ${note}`),
-      result.player.element,
-    );
+    result.element.insertBefore(el("p.exactness", badge(how), ` ${note}`), result.player.element);
   }
 
   title() {
@@ -202,5 +197,5 @@ class CompleteView {
 }
 
 function badge(how) {
-  return el(`span.badge.${how}`, {}, HOW[how]);
+  return el(`span.badge.${how}`, HOW[how]);
 }

@@ -97,9 +97,9 @@ export class Cropper {
       },
       this.handle,
     );
-    this.stage = el("div.crop", {}, this.canvas, this.frame);
+    this.stage = el("div.crop", this.canvas, this.frame);
     this.preview = el("canvas.pixels");
-    this.element = el("div.cropper", {}, this.stage);
+    this.element = el("div.cropper", this.stage);
     this.canvas.classList.toggle("pixels", this.scale > 1);
     this.listen();
     this.render();

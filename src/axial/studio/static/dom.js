@@ -1,7 +1,11 @@
 // Elements, words and files: what every view needs.
 
-/** An element: `el("p.note", {title: "..."}, "text", child)`; functions become listeners, booleans properties. */
-export function el(kind, facts = {}, ...children) {
+/**
+ * An element: `el("p.note", {title: "..."}, "text", child)`; the facts may be left out. Functions become listeners,
+ * booleans and values properties, all else attributes; children that are null are none.
+ */
+export function el(kind, ...parts) {
+  const facts = parts[0]?.constructor === Object ? parts.shift() : {};
   const [tag, ...classes] = kind.split(".");
   const made = document.createElement(tag || "div");
   if (classes.length) made.className = classes.join(" ");
@@ -11,7 +15,7 @@ export function el(kind, facts = {}, ...children) {
     else if (typeof value === "boolean" || name === "value") made[name] = value;
     else made.setAttribute(name, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...parts.flat().filter((part) => part !== null && part !== undefined));
   return made;
 }
 
@@ -30,20 +34,20 @@ export function field(name, control, hint, beside) {
   if (!control.id) control.id = `field-${++fields}`;
   const parts = [
     el("label", { for: control.id }, name),
-    beside ? el("div.joined", {}, control, beside) : control,
+    beside ? el("div.joined", control, beside) : control,
   ];
   if (hint) {
     parts.push(el("p.hint", { id: `${control.id}-hint` }, hint));
     control.setAttribute("aria-describedby", `${control.id}-hint`);
   }
-  return el("div.field", {}, parts);
+  return el("div.field", parts);
 }
 let fields = 0;
 
 /** A slider whose value stands beside its name. */
 export function slider(name, facts, shown = (value) => value, hint) {
   const range = el("input", { type: "range", ...facts });
-  const output = el("output", {}, shown(Number(range.value)));
+  const output = el("output", shown(Number(range.value)));
   range.addEventListener("input", () => (output.textContent = shown(Number(range.value))));
   const made = field(name, range, hint);
   made.firstChild.append(output);
@@ -58,12 +62,12 @@ export function slider(name, facts, shown = (value) => value, hint) {
 /** Choices of which one is taken, as radio buttons that look like one control; arrow keys move. */
 export function segments(name, choices, chosen, change) {
   const group = `segments-${++fields}`;
-  const set = el("fieldset.segments", {}, el("legend", {}, name));
+  const set = el("fieldset.segments", el("legend", name));
   const row = set.appendChild(el("div.row"));
   for (const [value, text] of choices) {
     const radio = el("input", { type: "radio", name: group, value, checked: value === chosen });
     radio.addEventListener("change", () => change(value));
-    row.append(el("label", {}, radio, el("span", {}, text)));
+    row.append(el("label", radio, el("span", text)));
   }
   set.choose = (value) => {
     const found = row.querySelector(`input[value="${CSS.escape(value)}"]`);
@@ -110,8 +114,8 @@ function copyByHand(text) {
 
 /** A command line with its copy button. */
 export function commandLine(text) {
-  const words = text.split(" ").flatMap((word) => [el("span", {}, word), " "]);
-  return el("div.command", {}, el("code", { tabindex: "0" }, words), copyButton(text));
+  const words = text.split(" ").flatMap((word) => [el("span", word), " "]);
+  return el("div.command", el("code", { tabindex: "0" }, words), copyButton(text));
 }
 
 /** Bring a new result into view where it lies below the window. */

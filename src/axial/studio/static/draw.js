@@ -43,11 +43,11 @@ export class DrawFields {
       (t) => t.toFixed(2),
       "1 draws from the model itself, less is safer and less varied.",
     );
-    this.elements = [el("div.pair", {}, field(noun, this.count), seed), this.temperature];
+    this.elements = [el("div.pair", field(noun, this.count), seed), this.temperature];
     this.label = null;
     if (model.classes.length) {
       const options = model.classes.map((name, k) => el("option", { value: k }, name));
-      this.label = el("select", {}, el("option", { value: "" }, "each in turn"), options);
+      this.label = el("select", el("option", { value: "" }, "each in turn"), options);
       this.elements.unshift(field("Class", this.label));
     }
   }
@@ -85,15 +85,13 @@ export class Result {
     });
     this.grid = el(
       "div.grid",
-      {},
       this.all.map((card) => card.element),
     );
     this.status = el("span.dim");
     this.files = el("div.files");
     this.element = el(
       "section.result",
-      {},
-      el("header", {}, el("h2", {}, title), this.status),
+      el("header", el("h2", title), this.status),
       this.player.element,
       this.grid,
       this.files,
@@ -142,7 +140,6 @@ export class Result {
     this.files.replaceChildren(
       el(
         "div.actions",
-        {},
         el("a.button", { href: done.sheet, download: `${this.name}.png` }, "Sheet (PNG)"),
         el("button", { type: "button", click: array }, "Array (.npy)"),
       ),
@@ -160,13 +157,13 @@ export function drawView(app, model) {
   if (model.given_channels || model.given_steps) {
     const text = `${model.id} continues what it is given, so there is nothing to draw from nothing. `;
     return {
-      element: el("p.empty", {}, text, el("a", { href: "#complete" }, "Complete a clip instead.")),
+      element: el("p.empty", text, el("a", { href: "#complete" }, "Complete a clip instead.")),
     };
   }
   const fields = new DrawFields(app, model, { count: 4, noun: "Pictures" });
   const button = el("button.primary", { type: "submit" }, "Draw");
   const job = new Job(button);
-  const results = el("div.results", {}, empty(model));
+  const results = el("div.results", empty(model));
   const form = el(
     "form.panel",
     { "aria-label": "Draw" },
@@ -197,7 +194,7 @@ export function drawView(app, model) {
     else if (job.errors.firstChild) result.element.remove();
     else result.stop();
   });
-  return { element: el("div.view", {}, form, results) };
+  return { element: el("div.view", form, results) };
 }
 
 function labelled(model, { label, seed }, k) {
@@ -223,9 +220,8 @@ function describe(model, { seed, temperature, label }) {
 function empty(model) {
   return el(
     "div.empty",
-    {},
-    el("p", {}, "Pictures grow here, one line at a time."),
-    el("p.dim", {}, `${model.id} draws ${shapeOf(model).describe()}, ${model.lines} lines each.`),
+    el("p", "Pictures grow here, one line at a time."),
+    el("p.dim", `${model.id} draws ${shapeOf(model).describe()}, ${model.lines} lines each.`),
   );
 }
 
@@ -233,19 +229,17 @@ function empty(model) {
 function about(model) {
   return el(
     "details.about",
-    {},
-    el("summary", {}, "About this model"),
+    el("summary", "About this model"),
     el(
       "dl",
-      {},
-      el("dt", {}, "Family"),
-      el("dd", {}, model.family),
-      el("dt", {}, "Parameters"),
-      el("dd", {}, `${(model.parameters / 1e6).toFixed(1)} million`),
-      el("dt", {}, "Examples"),
-      el("dd", {}, shapeOf(model).describe()),
-      el("dt", {}, "Source"),
-      el("dd", {}, model.source),
+      el("dt", "Family"),
+      el("dd", model.family),
+      el("dt", "Parameters"),
+      el("dd", `${(model.parameters / 1e6).toFixed(1)} million`),
+      el("dt", "Examples"),
+      el("dd", shapeOf(model).describe()),
+      el("dt", "Source"),
+      el("dd", model.source),
     ),
     el("pre", { tabindex: "0" }, model.outline),
   );

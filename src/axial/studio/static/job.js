@@ -15,10 +15,10 @@ export class Job {
       "div.running",
       { hidden: true },
       this.bar,
-      el("div.row", {}, this.text, this.cancelButton),
+      el("div.row", this.text, this.cancelButton),
     );
     this.errors = el("div.errors");
-    this.element = el("div.job", {}, this.running, this.errors);
+    this.element = el("div.job", this.running, this.errors);
     this.escape = (event) =>
       event.key === "Escape" && !document.querySelector("dialog[open]") && this.cancel();
   }
@@ -54,7 +54,7 @@ export class Job {
         this.progress(data, "line", began);
         on.lines?.(data);
       },
-      progress: (data) => this.progress(data, "picture", began),
+      progress: (data) => this.progress(data, "tile", began),
     };
     try {
       const result = await work(model, kind, body, { on: watched, signal: controller.signal });

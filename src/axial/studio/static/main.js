@@ -78,7 +78,6 @@ function ready() {
     place.replaceChildren(
       el(
         "p.empty",
-        {},
         model
           ? `Loading ${model.id} …`
           : "There is no model. Start the studio with one: axial studio MODEL",

@@ -28,11 +28,10 @@ export class MaskEditor {
     ];
     if (shape.channels > 1) modes.splice(1, 0, ["channels", "Channels"]);
     const choice = segments("Keep", modes, this.mode, (mode) => this.use(mode));
-    this.side = el("div.stack", {}, choice, this.tools);
+    this.side = el("div.stack", choice, this.tools);
     this.element = el(
       "div.mask",
-      {},
-      el("div.stack", {}, this.stage.element, this.player.element),
+      el("div.stack", this.stage.element, this.player.element),
       this.side,
     );
     this.use("rows");
@@ -70,7 +69,7 @@ export class MaskEditor {
   }
 
   channelTools() {
-    const set = el("fieldset.checks", {}, el("legend", {}, "Channels kept"));
+    const set = el("fieldset.checks", el("legend", "Channels kept"));
     this.shape.channelNames.forEach((name, c) => {
       const box = el("input", { type: "checkbox", checked: this.channels.has(c) });
       box.addEventListener("change", () => {
@@ -78,7 +77,7 @@ export class MaskEditor {
         else this.channels.delete(c);
         this.render();
       });
-      set.append(el("label", {}, box, ` ${name}`));
+      set.append(el("label", box, ` ${name}`));
     });
     return [set];
   }
@@ -99,7 +98,7 @@ export class MaskEditor {
     this.sizeField = size;
     const all = (value, name) =>
       el("button", { type: "button", click: () => (this.brush.fill(value), this.render()) }, name);
-    return [kinds, size, el("div.actions", {}, all(1, "Keep all"), all(0, "Keep nothing"))];
+    return [kinds, size, el("div.actions", all(1, "Keep all"), all(0, "Keep nothing"))];
   }
 
   key(event) {

@@ -29,8 +29,8 @@ export class Card {
     this.finished = false;
     this.canvas = el("canvas.pixels.missing");
     this.button = el("button.picture", { type: "button", click: () => enlarge(this) }, this.canvas);
-    this.caption = el("figcaption", {}, facts.title);
-    this.element = el("figure.card", {}, this.button, this.caption);
+    this.caption = el("figcaption", facts.title);
+    this.element = el("figure.card", this.button, this.caption);
     this.button.setAttribute("aria-label", `${facts.title}: enlarge`);
     this.render();
   }
@@ -95,8 +95,8 @@ class Viewer {
       { type: "button", "aria-label": "Next picture", click: () => this.move(1) },
       "›",
     );
-    const head = el("header", {}, this.heading, this.before, this.after, close);
-    this.stage = el("div.stage", {}, this.canvas);
+    const head = el("header", this.heading, this.before, this.after, close);
+    this.stage = el("div.stage", this.canvas);
     this.dialog = el(
       "dialog.viewer",
       { "aria-label": "Picture", tabindex: "-1" },
@@ -129,10 +129,10 @@ class Viewer {
     this.body.replaceChildren(player.element, this.actions(), el("div.place"));
     if (card.facts.command)
       this.body.append(
-        el("p.hint", {}, "The command that makes it again"),
+        el("p.hint", "The command that makes it again"),
         commandLine(card.facts.command),
       );
-    if (card.facts.note) this.body.append(el("p.hint", {}, card.facts.note));
+    if (card.facts.note) this.body.append(el("p.hint", card.facts.note));
     // What had the focus may be gone, and with it the arrow keys.
     if (this.dialog.open && !this.dialog.contains(document.activeElement)) this.dialog.focus();
     this.render();

@@ -20,9 +20,9 @@ export class PixelPanel {
       done: null,
     });
     this.job = new Job(el("button", { hidden: true }));
-    this.heading = el("h3", {}, "One pixel");
+    this.heading = el("h3", "One pixel");
     this.body = el("div.stack");
-    this.element = el("section.block", {}, this.heading, this.job.element, this.body);
+    this.element = el("section.block", this.heading, this.job.element, this.body);
     this.clear();
   }
 
@@ -32,7 +32,6 @@ export class PixelPanel {
     this.body.replaceChildren(
       el(
         "p.dim",
-        {},
         "Choose a pixel of the picture or of the map: what the model expected there, and where it looked.",
       ),
     );
@@ -72,7 +71,6 @@ export class PixelPanel {
   select(choices) {
     const made = el(
       "select",
-      {},
       choices.map(([value, text]) => el("option", { value }, text)),
     );
     made.value = this.channel;
@@ -84,7 +82,7 @@ export class PixelPanel {
     this.channel = Number(channel);
     const found = this.done.channels.find((one) => one.channel === this.channel);
     this.distribution.replaceChildren(
-      el("h4", {}, `What the model expected: ${this.model.values} values`),
+      el("h4", `What the model expected: ${this.model.values} values`),
       histogram(floats(found.probabilities), found.value),
     );
     this.layers = this.done.attention.filter((layer) => layer.channel === this.channel);
@@ -95,7 +93,7 @@ export class PixelPanel {
     if (!this.layers.length) {
       this.cover(null);
       this.attention.replaceChildren(
-        el("p.dim", {}, this.done.note ?? "There is no attention to show here."),
+        el("p.dim", this.done.note ?? "There is no attention to show here."),
       );
       return;
     }
@@ -103,7 +101,6 @@ export class PixelPanel {
     const groups = grouped(this.layers);
     const select = el(
       "select",
-      {},
       [...groups].map(([stage, layers]) =>
         el(
           "optgroup",
@@ -130,12 +127,11 @@ export class PixelPanel {
     };
     select.addEventListener("change", show);
     this.attention.replaceChildren(
-      el("h4", {}, "Where it looked"),
+      el("h4", "Where it looked"),
       field("Layer", select),
       strip,
       el(
         "p.hint",
-        {},
         "Heat on the picture: the weights of the chosen head, the largest white. Choose it again to take the heat away.",
       ),
     );
@@ -166,7 +162,7 @@ export class PixelPanel {
           "button.head",
           { type: "button", "aria-pressed": String(name === this.head) },
           canvas,
-          el("span", {}, text),
+          el("span", text),
         );
         paint(canvas, this.image(this.heads.get(name), false));
         button.addEventListener("click", () => {

@@ -40,7 +40,6 @@ export class Player {
       : ["axis 0", "axis 1", "axis 2"];
     const select = el(
       "select",
-      {},
       this.shape.directions.map((k) => el("option", { value: k }, names[k])),
     );
     select.addEventListener("change", () => {

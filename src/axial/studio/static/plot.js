@@ -14,7 +14,7 @@ export class Plot {
     this.drawing = svg("svg", { class: "plot", role: "img", "aria-label": label });
     this.legend = el("div.legend");
     this.reading = el("div.reading", { "aria-live": "off" });
-    this.element = el("div.plotbox", {}, this.drawing, this.reading, this.legend);
+    this.element = el("div.plotbox", this.drawing, this.reading, this.legend);
     this.curves = [];
     this.options = {};
     new ResizeObserver(() => this.render()).observe(this.element);
@@ -62,7 +62,7 @@ export class Plot {
     drawing.replaceChildren(inside, ...this.axes(width, height), curves, marks);
     this.marks = marks;
     this.legend.replaceChildren(
-      ...this.curves.map((curve) => el("span.key", {}, swatch(curve), curve.name)),
+      ...this.curves.map((curve) => el("span.key", swatch(curve), curve.name)),
     );
   }
 
@@ -172,13 +172,12 @@ export class Plot {
           class: `dot curve-${curve.colour % COLOURS}`,
         }),
       );
-      this.reading.append(el("span.key", {}, swatch(curve), near[1].toFixed(4)));
+      this.reading.append(el("span.key", swatch(curve), near[1].toFixed(4)));
     }
     if (at !== null)
       this.reading.prepend(
         el(
           "b",
-          {},
           this.options.xShown?.(at) ?? `${this.options.xName ?? ""} ${count(Math.round(at))}`,
         ),
       );

@@ -43,7 +43,6 @@ class RunsView {
     );
     const tools = el(
       "div.plottools",
-      {},
       segments(
         "Along",
         [
@@ -64,9 +63,9 @@ class RunsView {
       ),
       smooth,
     );
-    this.body = el("div.results", {}, this.plot.element, tools, this.sheets, this.settings);
-    this.panel = el("div.panel", {}, el("h2", {}, "Runs"), this.errors, this.list);
-    this.element = el("div.view", {}, this.panel, this.body);
+    this.body = el("div.results", this.plot.element, tools, this.sheets, this.settings);
+    this.panel = el("div.panel", el("h2", "Runs"), this.errors, this.list);
+    this.element = el("div.view", this.panel, this.body);
   }
 
   show() {
@@ -121,11 +120,9 @@ class RunsView {
     this.element.replaceChildren(
       el(
         "div.empty",
-        {},
-        el("p", {}, where),
+        el("p", where),
         el(
           "p.dim",
-          {},
           folder
             ? `axial train digits --out ${folder}/digits starts one; it appears here by itself.`
             : "axial studio --runs runs shows them.",
@@ -173,10 +170,9 @@ class RunsView {
     });
     const row = el(
       "label.run",
-      {},
       box,
       swatch({ colour: this.colour(run.id) }),
-      el("span.name", {}, run.name),
+      el("span.name", run.name),
       el("span.facts"),
     );
     row.dataset.run = run.id;
@@ -184,7 +180,7 @@ class RunsView {
   }
 
   facts(run) {
-    if (run.error) return [el("span.problem", {}, run.error)];
+    if (run.error) return [el("span.problem", run.error)];
     const step = run.steps
       ? `step ${count(run.step)} of ${count(run.steps)}`
       : `step ${count(run.step ?? 0)}`;
@@ -197,7 +193,7 @@ class RunsView {
       value: run.steps ? (run.step ?? 0) / run.steps : 0,
       "aria-label": step,
     });
-    return [el("span.dim", {}, `${step}${held}`), run.steps && this.alive(run) ? bar : null].filter(
+    return [el("span.dim", `${step}${held}`), run.steps && this.alive(run) ? bar : null].filter(
       Boolean,
     );
   }

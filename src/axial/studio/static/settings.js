@@ -21,19 +21,14 @@ export function settingsTable(compared, colour) {
       ...shown.map(({ name, values, differs }) =>
         el(
           differs ? "tr.differs" : "tr",
-          {},
           el("th", { scope: "row" }, name),
-          values.map((value) => el("td", {}, text(value))),
+          values.map((value) => el("td", text(value))),
         ),
       ),
     );
     if (!shown.length)
       body.append(
-        el(
-          "tr",
-          {},
-          el("td.dim", { colspan: String(runs.length + 1) }, "All settings are the same."),
-        ),
+        el("tr", el("td.dim", { colspan: String(runs.length + 1) }, "All settings are the same.")),
       );
   };
   box.addEventListener("change", () => {
@@ -43,27 +38,22 @@ export function settingsTable(compared, colour) {
   render();
   const head = el(
     "tr",
-    {},
-    el("th", {}, "Setting"),
+    el("th", "Setting"),
     runs.map((run) =>
       el("th", { scope: "col" }, swatch({ colour: colour(run.id) }), ` ${run.name}`),
     ),
   );
   return el(
     "section.block",
-    {},
     el(
       "header",
-      {},
-      el("h3", {}, "Settings"),
-      runs.length > 1
-        ? el("label.check", {}, box, ` only what differs (${differing.length})`)
-        : null,
+      el("h3", "Settings"),
+      runs.length > 1 ? el("label.check", box, ` only what differs (${differing.length})`) : null,
     ),
     el(
       "div.scroll",
       { tabindex: "0", role: "region", "aria-label": "Settings" },
-      el("table.settings", {}, el("thead", {}, head), body),
+      el("table.settings", el("thead", head), body),
     ),
   );
 }

@@ -7,7 +7,7 @@ export class SheetSlider {
   constructor() {
     this.step = null; // null follows the newest
     this.rows = el("div.sheets");
-    this.element = el("section.block", {});
+    this.element = el("section.block");
   }
 
   /** `runs`: what `/api/runs/RUN` says of each, with its colour. */
@@ -18,8 +18,8 @@ export class SheetSlider {
     ].sort((a, b) => a - b);
     if (!steps.length) {
       this.element.replaceChildren(
-        el("h3", {}, "Samples"),
-        el("p.dim", {}, runs.length ? "No sheet has been drawn yet." : "Choose a run."),
+        el("h3", "Samples"),
+        el("p.dim", runs.length ? "No sheet has been drawn yet." : "Choose a run."),
       );
       return;
     }
@@ -38,7 +38,7 @@ export class SheetSlider {
       this.step = k === steps.length - 1 ? null : steps[k];
       this.render(steps[k]);
     });
-    this.element.replaceChildren(el("h3", {}, "Samples"), made, this.rows);
+    this.element.replaceChildren(el("h3", "Samples"), made, this.rows);
     this.render(steps[at]);
   }
 
@@ -52,11 +52,9 @@ export class SheetSlider {
         });
         return el(
           "figure",
-          {},
           image,
           el(
             "figcaption",
-            {},
             swatch({ colour: run.colour }),
             ` ${run.name}, step ${count(sample.step)}`,
           ),

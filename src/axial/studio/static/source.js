@@ -15,10 +15,9 @@ export class DropZone {
     });
     this.element = el(
       "label.drop",
-      {},
       this.input,
-      el("span.choose", {}, "Choose a file"),
-      el("span.dim", {}, text),
+      el("span.choose", "Choose a file"),
+      el("span.dim", text),
     );
     this.paste = (event) => {
       const files = [...(event.clipboardData?.files ?? [])];
@@ -62,7 +61,7 @@ export class Source {
     this.zone = new DropZone({ text, accept, multiple: clip, take: (files) => this.read(files) });
     this.about = el("div.chosen", { hidden: true });
     this.errors = el("div.errors");
-    this.element = el("div.source", {}, this.about, this.zone.element, this.errors);
+    this.element = el("div.source", this.about, this.zone.element, this.errors);
   }
 
   async read(files) {
@@ -128,7 +127,7 @@ export class Source {
     const save = () => download(this.fileName, this.file());
     const fact = cropper ? `${note}; move the frame to choose a part` : (note ?? "taken as it is");
     this.about.replaceChildren(
-      el("p.name", {}, el("b", {}, name), el("span.dim", {}, `${this.shape.describe()}, ${fact}`)),
+      el("p.name", el("b", name), el("span.dim", `${this.shape.describe()}, ${fact}`)),
     );
     if (cropper) this.about.append(cropper.element);
     this.about.append(
