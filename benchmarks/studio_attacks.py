@@ -6,6 +6,7 @@
 import io
 import json
 import random
+import re
 import socket
 import struct
 import time
@@ -365,13 +366,22 @@ def fuzzed(to: Target, count: int, seed: int = 0) -> Iterator[tuple[int, bytes, 
         with socket.create_connection(("127.0.0.1", to.port), timeout=20) as connection:
             try:
                 connection.sendall(data)
-                connection.shutdown(socket.SHUT_WR)  # so that nothing waits for the rest
+                if not _is_whole(data):
+                    connection.shutdown(socket.SHUT_WR)  # so that nobody waits for the rest
                 found = b""
                 while part := connection.recv(1 << 16):
                     found += part
             except OSError:
                 found = b""
         yield status_of(found), data, time.monotonic() - start
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a server can know that nothing more comes."""
+    head, found, body = data.partition(b"\r\n\r\n")
+    lengths = re.findall(rb"(?i)\r\ncontent-length: *(\d+) *(?=\r\n|$)", head)
+    chunked = re.search(rb"(?i)transfer-encoding|expect", head)
+    return bool(found) and not chunked and len(body) >= max(map(int, lengths), default=0)
 
 
 def _damaged(chance: random.Random, data: bytes) -> bytes:

@@ -19,7 +19,7 @@ from axial.studio.wire import as_json, event, packed
 
 _ALIVE_SECONDS = 10.0
 """After so long without an event a comment is sent."""
-_LINE_SECONDS = 0.03
+_LINE_SECONDS = 0.05
 """Lines that come faster are sent together."""
 
 

@@ -111,6 +111,7 @@ def application(studio: Studio) -> FastAPI:
         version=axial.__version__,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
     )
     app.state.studio = studio
