@@ -1,5 +1,6 @@
 """Chromium, driven by Playwright, before a real `axial studio` in a process of its own."""
 
+import base64
 import json
 import shutil
 import signal
@@ -24,6 +25,17 @@ READ = """async (shown) => {
   const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
   copy.drawImage(shown, 0, 0, width, height);
   return [width, height, [...copy.getImageData(0, 0, width, height).data]];
+}"""
+
+HAND_OVER = """([kind, name, type, data]) => {
+  const raw = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  const files = new DataTransfer();
+  files.items.add(new File([raw], name, { type }));
+  const how = { bubbles: true, cancelable: true };
+  const pasted = new ClipboardEvent("paste", { ...how, clipboardData: files });
+  document.body.dispatchEvent(
+    kind === "paste" ? pasted : new DragEvent("drop", { ...how, dataTransfer: files }),
+  );
 }"""
 
 
@@ -103,6 +115,11 @@ class Window:
         with self.page.expect_download() as waiting:
             self.press(name)
         return np.load(waiting.value.path())
+
+    def hand_over(self, kind, file):
+        """Drop a file on the page, or paste it."""
+        data = base64.b64encode(file["buffer"]).decode()
+        self.page.evaluate(HAND_OVER, [kind, file["name"], file["mimeType"], data])
 
     def pixels(self, selector, number=0):
         """What a canvas or an image holds, (h, w, 4)."""

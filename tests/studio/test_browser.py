@@ -181,7 +181,7 @@ def mean_of_areas(x, side):
 
 def test_the_page_says_when_a_completion_is_exact(window, place):
     page = window.open("complete", "colour")
-    page.set_input_files("input[type=file]", file(picture()))
+    window.hand_over("paste", file(picture()))
     badge = page.locator(".keeping .badge")
     badge.wait_for()
     assert badge.inner_text() == "not exact"
@@ -206,7 +206,7 @@ def test_the_page_says_when_a_completion_is_exact(window, place):
 
 def test_bits_of_a_picture_and_of_a_pixel_are_those_of_the_model(window, place):
     page = window.open("bits", "colour")
-    page.set_input_files("input[type=file]", file(picture()))
+    window.hand_over("drop", file(picture()))
     model, x = load(place, "colour"), torch.from_numpy(picture().astype(np.int64))[None]
     with torch.no_grad():
         logs = model(x)[0].double().log_softmax(-1) / np.log(2)
@@ -282,7 +282,7 @@ def test_compressed_pictures_come_back_equal_from_the_page_and_from_the_command(
 
 def test_runs_move_while_a_real_training_writes_them(window, place):
     page = window.open("runs")
-    assert "There is no run in" in page.locator("#view").inner_text()
+    page.wait_for_selector("text=There is no run in")
     settings = [*COMMON, "--sample-every", "20", "--steps", "400"]
     training = Process("train", "digits", "--out", place / "runs" / "one", *settings)
     page.wait_for_selector(".run.alive")

@@ -42,8 +42,9 @@ export async function get(path, options) {
 }
 
 /**
- * Ask a model for work and tell `on[event]` of each event; the result is the data of `done`, null when cancelled.
- * `body` is a FormData for uploads, any other object goes as JSON. To abort `signal` cancels the job.
+ * Ask a model for work and tell `on[event]` of each event; the result is the data of `done`, or
+ * null when it was cancelled. `body` is a FormData for uploads, any other object goes as JSON. To
+ * abort `signal` cancels the job.
  */
 export async function work(model, kind, body, { on = {}, signal } = {}) {
   const options = { method: "POST", headers: { Accept: "text/event-stream" }, body, signal };
@@ -100,7 +101,7 @@ export const integers = (text, dtype) =>
   fromBase64(text, dtype === "uint16" ? Uint16Array : Uint8Array);
 export const floats = (text) => fromBase64(text, Float32Array);
 
-/** Put what an event `lines` brings into the pictures of a job; the indices of those that changed. */
+/** Put what an event `lines` brings into the pictures of a job; the indices of the changed ones. */
 export function grow(pictures, data, dtype) {
   const places = fromBase64(data.places, Uint32Array);
   const values = integers(data.values, dtype);

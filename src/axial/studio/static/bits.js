@@ -45,7 +45,6 @@ class BitsView {
     this.panel.addEventListener("submit", (event) => (event.preventDefault(), this.measure()));
     this.results = el("div.results", this.empty());
     this.element = el("div.view", this.panel, this.results);
-    this.source.zone.watch(this.element);
     this.build();
   }
 

@@ -4,7 +4,7 @@ import { bytes, count, el, svg } from "./dom.js";
 
 const [WIDE, HIGH, ABOVE] = [512, 150, 6];
 
-/** The probabilities of all values, with the true one marked; arrow keys and the pointer read them off. */
+/** The probabilities of all values, with the true one marked; the pointer reads them off. */
 export function histogram(probabilities, truth) {
   const most = Math.max(...probabilities);
   const step = WIDE / probabilities.length;

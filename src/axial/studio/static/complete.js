@@ -23,7 +23,7 @@ class CompleteView {
       "Particles",
       { min: 1, max: Math.min(32, app.server.limits.particles), value: 1 },
       String,
-      "Versions carried through the channels for each continuation; more come nearer to the exact conditional and take longer.",
+      "More come nearer to the exact conditional, and take longer.",
     );
     this.particles.range.addEventListener("input", () => this.explain());
     this.button = el("button.primary", { type: "submit" }, "Complete");
@@ -31,7 +31,7 @@ class CompleteView {
     this.exactness = el("p.exactness");
     this.keeping = el("section.block.keeping", { hidden: true });
     this.settings = el(
-      "div.stack",
+      "div.stack.settingsbox",
       { hidden: true },
       this.fields.elements,
       this.particles,
@@ -44,8 +44,8 @@ class CompleteView {
       this.complete();
     });
     this.results = el("div.results", this.empty());
-    this.element = el("div.view", form, el("div.results", this.keeping, this.results));
-    this.source.zone.watch(this.element);
+    const beside = el("div.results.beside", this.keeping, this.results);
+    this.element = el("div.view.threefold", form, beside);
   }
 
   show() {
@@ -54,6 +54,8 @@ class CompleteView {
     if (picture?.model === this.model.id) {
       this.app.picture = null;
       if (this.fields.label && picture.label !== null) this.fields.label.value = picture.label;
+      // The noise that drew it would draw it again.
+      if (picture.seed !== null) this.fields.seed.value = picture.seed + 1;
       this.source.set(picture.data, picture.name);
     }
   }
@@ -93,6 +95,7 @@ class CompleteView {
       ).observe(this.keeping);
     }
     this.settings.hidden = false;
+    this.results.querySelector(".empty")?.remove();
     this.explain();
   }
 
@@ -161,7 +164,7 @@ class CompleteView {
     const { app } = this;
     const result = new Result(this.model, this.title(), count, {
       name: `${this.source.fileName.replace(/\.npy$/, "")}-${seed}`,
-      caption: (k) => `continuation ${k + 1}`,
+      words: (k) => ({ caption: `continuation ${k + 1}`, title: `continuation ${k + 1}` }),
       actions: [["Where the bits go", (card) => app.take("bits", card)]],
       original: this.source.data,
     });

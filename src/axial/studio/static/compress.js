@@ -53,7 +53,6 @@ class CompressView {
       ),
     );
     this.element = el("div.view", panel, this.results);
-    this.zone.watch(this.element);
   }
 
   show() {

@@ -1,8 +1,8 @@
 // Elements, words and files: what every view needs.
 
 /**
- * An element: `el("p.note", {title: "..."}, "text", child)`; the facts may be left out. Functions become listeners,
- * booleans and values properties, all else attributes; children that are null are none.
+ * An element: `el("p.note", {title: "..."}, "text", child)`; the facts may be left out. Functions
+ * become listeners, booleans and values properties, all else attributes; null is no child.
  */
 export function el(kind, ...parts) {
   const facts = parts[0]?.constructor === Object ? parts.shift() : {};
@@ -29,7 +29,7 @@ export function svg(tag, facts = {}, ...children) {
   return made;
 }
 
-/** A labelled field: the control, its name, a line of explanation below it, and a button beside it. */
+/** A labelled field: its name, the control, a button beside it, a line of explanation below. */
 export function field(name, control, hint, beside) {
   if (!control.id) control.id = `field-${++fields}`;
   const parts = [

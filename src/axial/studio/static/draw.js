@@ -63,19 +63,24 @@ export class DrawFields {
   }
 }
 
-/** Pictures of one job on the page: they grow, and when they are done there are files and a command. */
+/** Pictures of one job: they grow, and when they are done there are files and a command. */
 export class Result {
-  /** `original`, if there is one, is shown before what is drawn. */
-  constructor(model, title, count, { name, caption, actions, original = null }) {
+  /** `words(k)`: caption and title of a picture; `original`, if there is one, is shown first. */
+  constructor(model, title, count, { name, words, actions, original = null }) {
     Object.assign(this, { model, name, shape: shapeOf(model) });
     const how = { video: model.moving, actions };
     this.all = [];
     this.cards = [...Array(count).keys()].map(
-      (k) => new Card(this.shape, { title: caption(k), name: `${name}-${k}` }, this.all, how),
+      (k) => new Card(this.shape, { ...words(k), name: `${name}-${k}` }, this.all, how),
     );
     this.all.push(...this.cards);
     if (original) {
-      const card = new Card(this.shape, { title: "original", name }, this.all, how);
+      const card = new Card(
+        this.shape,
+        { title: "original", caption: "original", name },
+        this.all,
+        how,
+      );
       card.update(original);
       card.finish();
       this.all.unshift(card);
@@ -183,7 +188,7 @@ export function drawView(app, model) {
     const result = new Result(model, describe(model, settings), settings.count, {
       name: `${model.id}-${settings.seed}`,
       actions,
-      caption: (k) => labelled(model, settings, k),
+      words: (k) => labelled(model, settings, k),
     });
     results.querySelector(".empty")?.remove();
     results.prepend(result.element);
@@ -197,11 +202,12 @@ export function drawView(app, model) {
   return { element: el("div.view", form, results) };
 }
 
+/** What stands below a picture, and above it where it is alone. */
 function labelled(model, { label, seed }, k) {
-  const number = `seed ${seed}, number ${k + 1}`;
-  return model.classes.length
-    ? `${className(model, label ?? k % model.classes.length)}, ${number}`
-    : number;
+  const kind = model.classes.length
+    ? `${className(model, label ?? k % model.classes.length)}, `
+    : "";
+  return { seed, caption: `${kind}${k + 1}`, title: `${kind}seed ${seed}, number ${k + 1}` };
 }
 
 /** A class by its name; one that has only a number is called a class. */

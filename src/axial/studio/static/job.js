@@ -1,4 +1,4 @@
-// One piece of work at a time in a view: its progress, its place in the queue, its end, and how to cancel it.
+// One piece of work at a time in a view: its place in the queue, its progress and its end.
 
 import { Refused, work } from "./api.js";
 import { el, plural, problem, say, seconds } from "./dom.js";

@@ -36,7 +36,8 @@ const app = {
   },
   /** Go to another view with a picture that was drawn here. */
   take(view, { data, facts }) {
-    this.picture = { model: select.value, data, name: facts.name, label: facts.label ?? null };
+    const { name, label = null, seed = null } = facts;
+    this.picture = { model: select.value, data, name, label, seed };
     location.hash = view;
   },
 };
@@ -116,9 +117,16 @@ window.addEventListener("hashchange", () => {
   window.scrollTo(0, 0);
 });
 select.addEventListener("change", show);
+// A file that is dropped where nobody takes it would replace the page.
+for (const kind of ["dragover", "drop"]) {
+  document.addEventListener(kind, (event) => event.preventDefault());
+}
 
 try {
   app.server = await get("/api");
+  const { version, device } = app.server;
+  const facts = `axial ${version}${device ? `, on ${device}` : ""}`;
+  document.body.append(el("footer", facts, el("a", { href: "/docs" }, "HTTP API")));
   await loadModels();
 } catch (error) {
   if (!(error instanceof Refused)) throw error;

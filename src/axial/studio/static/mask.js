@@ -1,6 +1,6 @@
 // What is kept of a picture: leading rows or frames, channels, or what a brush leaves.
 
-import { el, segments, slider } from "./dom.js";
+import { el, plural, segments, slider } from "./dom.js";
 import { pixelsOf } from "./pixels.js";
 import { Player } from "./player.js";
 import { Stage } from "./stage.js";
@@ -18,6 +18,8 @@ export class MaskEditor {
       drag: true,
       key: (event) => this.key(event),
     });
+    this.largest = Math.max(9, Math.ceil(shape.plane().width / 3));
+    this.stage.size = Math.ceil(shape.plane().width / 10);
     this.player = new Player(shape, (view) => ((this.view = view), this.render()), { video });
     this.tools = el("div.tools");
     const one = shape.axes.length === 1 ? "elements" : "rows";
@@ -92,19 +94,26 @@ export class MaskEditor {
       String(this.painting),
       (value) => (this.painting = Number(value)),
     );
-    const size = slider("Size", { min: 1, max: 9, value: this.radius ?? 3 }, (n) => `${n} pixels`);
-    size.range.addEventListener("input", () => (this.radius = Number(size.range.value)));
-    this.radius ??= 3;
+    const size = slider("Size", { min: 1, max: this.largest, value: this.stage.size }, (n) =>
+      plural(n, "pixel"),
+    );
+    size.range.addEventListener("input", () => this.resize(Number(size.range.value)));
     this.sizeField = size;
     const all = (value, name) =>
       el("button", { type: "button", click: () => (this.brush.fill(value), this.render()) }, name);
     return [kinds, size, el("div.actions", all(1, "Keep all"), all(0, "Keep nothing"))];
   }
 
+  /** Another size of the brush. */
+  resize(size) {
+    this.stage.size = Math.min(this.largest, Math.max(1, size));
+    this.stage.place();
+  }
+
   key(event) {
     if (this.mode !== "brush" || !["+", "=", "-"].includes(event.key)) return false;
-    this.radius = Math.min(9, Math.max(1, this.radius + (event.key === "-" ? -1 : 1)));
-    this.sizeField.set(this.radius);
+    this.resize(this.stage.size + (event.key === "-" ? -1 : 1));
+    this.sizeField.set(this.stage.size);
     return true;
   }
 
@@ -113,7 +122,7 @@ export class MaskEditor {
     if (this.mode !== "brush") return;
     const plane = this.shape.plane(this.view.direction);
     const { start, down, right } = this.shape.steps(plane, this.view.slice ?? 0);
-    const reach = this.radius / 2;
+    const reach = this.stage.size / 2;
     for (let a = Math.ceil(i - reach); a <= i + reach; a++) {
       for (let b = Math.ceil(j - reach); b <= j + reach; b++) {
         if (a < 0 || b < 0 || a >= plane.height || b >= plane.width) continue;

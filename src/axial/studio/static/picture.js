@@ -1,17 +1,10 @@
-// Pictures on the page: a card in a grid, and the same picture enlarged with its files and its command.
+// Pictures on the page: a card in a grid, and the same enlarged, with its files and its command.
 
 import { commandLine, download, el } from "./dom.js";
-import { examplesFile, paint, pixelsOf, pngOf } from "./pixels.js";
+import { examplesFile, fit, paint, pixelsOf, pngOf } from "./pixels.js";
 import { Player } from "./player.js";
 
-/** Enlarge a canvas by a whole number, so that every pixel is a square of one size. */
-export function fit(canvas, width, height, room) {
-  const scale = Math.max(1, Math.floor(room / Math.max(width, height)));
-  canvas.style.width = `${width * scale}px`;
-  canvas.style.height = height === 1 ? "24px" : `${height * scale}px`;
-}
-
-/** How large each of several pictures is shown: a few in one row, more in rows of about one length. */
+/** How large each of several pictures is shown: a few in one row, more in rows of one length. */
 export function roomFor(number, available) {
   const most = Math.max(2, Math.floor((available + GAP) / (SMALL + GAP)));
   const columns = Math.ceil(number / Math.ceil(number / Math.min(most, number > 5 ? 6 : 5)));
@@ -29,7 +22,7 @@ export class Card {
     this.finished = false;
     this.canvas = el("canvas.pixels.missing");
     this.button = el("button.picture", { type: "button", click: () => enlarge(this) }, this.canvas);
-    this.caption = el("figcaption", facts.title);
+    this.caption = el("figcaption", facts.caption);
     this.element = el("figure.card", this.button, this.caption);
     this.button.setAttribute("aria-label", `${facts.title}: enlarge`);
     this.render();
@@ -53,7 +46,7 @@ export class Card {
 
   resize(room) {
     this.room = room;
-    fit(this.canvas, this.canvas.width, this.canvas.height, room);
+    fit(this.canvas, this.canvas, room);
   }
 
   render() {
@@ -173,7 +166,7 @@ class Viewer {
 
   resize() {
     const room = Math.min(window.innerWidth - 64, window.innerHeight - 280, 768);
-    fit(this.canvas, this.canvas.width, this.canvas.height, Math.max(160, room));
+    fit(this.canvas, this.canvas, Math.max(160, room));
   }
 
   move(by) {

@@ -6,6 +6,11 @@ import { el, field, segments } from "./dom.js";
 import { Job } from "./job.js";
 import { fromBase64, heat, paint } from "./pixels.js";
 
+const HEAT =
+  "Heat on the picture: the weights of the chosen head, the largest white. Choose it again to take the heat away.";
+const SHIFTED =
+  "An outer decoder is shifted by one: what it tells this pixel, it has seen from the one before it along its axis.";
+
 export class PixelPanel {
   /** `cover(image)` lays heat over the picture, null takes it away. */
   constructor(model, shape, cover) {
@@ -92,57 +97,50 @@ export class PixelPanel {
   buildAttention() {
     if (!this.layers.length) {
       this.cover(null);
-      this.attention.replaceChildren(
-        el("p.dim", this.done.note ?? "There is no attention to show here."),
-      );
+      const text = this.done.note ?? "There is no attention to show here.";
+      this.attention.replaceChildren(el("p.dim", text));
       return;
     }
-    const key = (layer) => `${layer.stage} ${layer.layer}`;
-    const groups = grouped(this.layers);
-    const select = el(
-      "select",
-      [...groups].map(([stage, layers]) =>
-        el(
-          "optgroup",
-          { label: stage },
-          layers.map((layer) =>
-            el(
-              "option",
-              { value: key(layer) },
-              `${stage}, layer ${layer.layer + 1}: ${this.along(layer)}`,
-            ),
-          ),
-        ),
-      ),
-    );
-    if (this.layers.some((layer) => key(layer) === this.layer)) select.value = this.layer;
-    else select.value = this.layer = key(this.layers[this.layers.length - 1]);
+    const select = this.layerSelect();
     const strip = el("div.heads", { role: "group", "aria-label": "Heads" });
+    const hint = el("p.hint");
     const show = () => {
       this.layer = select.value;
-      this.buildHeads(
-        this.layers.find((layer) => key(layer) === this.layer),
-        strip,
-      );
+      const layer = this.layers.find((one) => keyOf(one) === this.layer);
+      hint.textContent = layer.stage.startsWith("outer") ? `${HEAT} ${SHIFTED}` : HEAT;
+      this.buildHeads(layer, strip);
     };
     select.addEventListener("change", show);
     this.attention.replaceChildren(
       el("h4", "Where it looked"),
       field("Layer", select),
       strip,
-      el(
-        "p.hint",
-        "Heat on the picture: the weights of the chosen head, the largest white. Choose it again to take the heat away.",
-      ),
+      hint,
     );
     show();
+  }
+
+  /** The layers by their stages; the one that was chosen before stays, at first it is the last. */
+  layerSelect() {
+    const stages = [...new Set(this.layers.map((layer) => layer.stage))];
+    const option = (layer) =>
+      el("option", { value: keyOf(layer) }, `${keyOf(layer)}, ${this.along(layer)}`);
+    const groups = stages.map((stage) => {
+      const layers = this.layers.filter((layer) => layer.stage === stage);
+      return el("optgroup", { label: stage }, layers.map(option));
+    });
+    const select = el("select", groups);
+    const known = this.layers.some((layer) => keyOf(layer) === this.layer);
+    if (!known) this.layer = keyOf(this.layers[this.layers.length - 1]);
+    select.value = this.layer;
+    return select;
   }
 
   along(layer) {
     return `along ${this.shape.axisNames[layer.axis][1]}${layer.causal ? ", masked" : ""}`;
   }
 
-  /** A small picture of the weights of each head, and of their mean; one of them is on the picture. */
+  /** A small picture of the weights of each head, and of their mean; one lies over the picture. */
   buildHeads(layer, strip) {
     const weights = floats(layer.weights);
     const positions = fromBase64(layer.positions, Int32Array);
@@ -216,8 +214,7 @@ export class PixelPanel {
   }
 }
 
-function grouped(layers) {
-  const groups = new Map();
-  for (const layer of layers) groups.set(layer.stage, [...(groups.get(layer.stage) ?? []), layer]);
-  return groups;
+/** What a layer is called. */
+function keyOf(layer) {
+  return `${layer.stage}, layer ${layer.layer + 1}`;
 }

@@ -1,6 +1,6 @@
 // Integers and the pixels that show them: (*axes, c) arrays with -1 where nothing is known yet.
 
-/** Lengths, strides and slices of a model's examples; `frames` of a video may lie in the channels. */
+/** Lengths, strides and slices of examples; `frames` of a video may lie in the channels. */
 export class Shape {
   constructor({ axes, channels, values, frames = 1 }) {
     Object.assign(this, { axes, channels, values, frames });
@@ -105,6 +105,14 @@ export function paint(canvas, image) {
   if (canvas.width !== image.width) canvas.width = image.width;
   if (canvas.height !== image.height) canvas.height = image.height;
   canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+/** Size an element so that each pixel of a picture is a square of whole screen pixels. */
+export function fit(element, { width, height }, room) {
+  const screen = window.devicePixelRatio || 1;
+  const scale = Math.max(1, Math.floor((room * screen) / Math.max(width, height)) / screen);
+  element.style.width = `${width * scale}px`;
+  element.style.height = `${height === 1 ? 24 : height * scale}px`; // a line is given some height
 }
 
 /** All slices of an example side by side, as a PNG of its true size. */

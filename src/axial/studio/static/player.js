@@ -4,7 +4,7 @@ import { el, field } from "./dom.js";
 
 const PER_SECOND = 8;
 
-/** A play button, a slider and, for three axes, the direction; `change({slice, direction})` is told. */
+/** Play, a slider and, for three axes, the direction; `change({slice, direction})` is told. */
 export class Player {
   constructor(shape, change, { video = false } = {}) {
     this.shape = shape;

@@ -1,4 +1,4 @@
-// Curves of runs in one plot, drawn by hand as SVG: axes with round numbers, a reading under the pointer.
+// Curves of runs in one plot, as SVG: axes with round numbers, values at the pointer.
 
 import { count, el, svg } from "./dom.js";
 
@@ -8,7 +8,7 @@ const LEFT = 52,
   TOP = 26,
   RIGHT = 12;
 
-/** `curves`: [{name, colour, dashed, points: [[x, y], ...]}]; `options`: logarithmic, xName, yName. */
+/** Of `curves` [{name, colour, dashed, points: [[x, y], ...]}]; `options`: logarithmic, names. */
 export class Plot {
   constructor(label) {
     this.drawing = svg("svg", { class: "plot", role: "img", "aria-label": label });

@@ -1,4 +1,4 @@
-// Runs: curves that move while training writes them, sample sheets over time, settings side by side.
+// Runs: curves that move while training writes them, sample sheets, settings side by side.
 
 import { Refused, get } from "./api.js";
 import { count, el, problem, say, segments, slider } from "./dom.js";
@@ -63,9 +63,10 @@ class RunsView {
       ),
       smooth,
     );
-    this.body = el("div.results", this.plot.element, tools, this.sheets, this.settings);
+    const plot = el("section.block", this.plot.element, tools);
+    this.body = el("div.results", plot, this.sheets, this.settings);
     this.panel = el("div.panel", el("h2", "Runs"), this.errors, this.list);
-    this.element = el("div.view", this.panel, this.body);
+    this.element = el("div.view", el("p.empty", "Looking for runs …"));
   }
 
   show() {

@@ -19,36 +19,33 @@ export class DropZone {
       el("span.choose", "Choose a file"),
       el("span.dim", text),
     );
-    this.paste = (event) => {
-      const files = [...(event.clipboardData?.files ?? [])];
-      if (files.length) take(files);
+    this.listeners = {
+      paste: (event) => this.receive(event, event.clipboardData),
+      drop: (event) => this.receive(event, event.dataTransfer),
+      dragover: () => this.element.classList.add("over"),
+      dragleave: () => this.element.classList.remove("over"),
     };
   }
 
-  /** Take what is dropped anywhere on `area`. */
-  watch(area) {
-    const over = (event, on) => {
-      event.preventDefault();
-      this.element.classList.toggle("over", on);
-    };
-    area.addEventListener("dragover", (event) => over(event, true));
-    area.addEventListener("dragleave", (event) => over(event, false));
-    area.addEventListener("drop", (event) => {
-      over(event, false);
-      if (event.dataTransfer.files.length) this.take([...event.dataTransfer.files]);
-    });
+  receive(event, data) {
+    this.element.classList.remove("over");
+    const files = [...(data?.files ?? [])];
+    if (files.length) this.take(files);
   }
 
+  /** Take what is dropped or pasted anywhere, while the view is seen. */
   show() {
-    document.addEventListener("paste", this.paste);
+    for (const [kind, act] of Object.entries(this.listeners)) document.addEventListener(kind, act);
   }
 
   hide() {
-    document.removeEventListener("paste", this.paste);
+    for (const [kind, act] of Object.entries(this.listeners)) {
+      document.removeEventListener(kind, act);
+    }
   }
 }
 
-/** One example of a model's shape; `change(data)` is told of its integers, -1 where frames are missing. */
+/** One example of a model; `change(data)` is told of its integers, -1 where frames are missing. */
 export class Source {
   constructor(model, shape, change) {
     Object.assign(this, { model, shape, change, data: null, name: null });
@@ -97,7 +94,7 @@ export class Source {
     };
   }
 
-  /** Each file is a frame, the largest part of its middle; frames that are not there are missing. */
+  /** Each file is a frame, the largest part of its middle; what is not there is missing. */
   async readFrames(files) {
     const { width, height, slices } = this.shape.plane();
     if (files.length > slices)

@@ -1,16 +1,17 @@
 // A picture whose pixels can be pointed at: by mouse, finger or arrow keys.
 
 import { el } from "./dom.js";
-import { paint } from "./pixels.js";
+import { fit, paint } from "./pixels.js";
 
 /**
- * `press(i, j)` is told of a pixel that was clicked, dragged over or entered from the keyboard, with `move: "arrow"`
- * of one that the arrow keys went to.
+ * `press(i, j)` is told of a pixel that is clicked, dragged over or entered from the keyboard,
+ * `arrow(i, j)` of one that the arrow keys go to.
  */
 export class Stage {
   constructor({ label, press, arrow = () => {}, drag = false, key = () => false }) {
     Object.assign(this, { press, arrow, drag, other: key });
     this.at = { i: 0, j: 0 };
+    this.size = 1; // of the cursor, in pixels
     this.canvas = el("canvas.pixels.missing");
     this.overlay = el("canvas.pixels.overlay", { "aria-hidden": "true" });
     this.cursor = el("div.cursor", { "aria-hidden": "true" });
@@ -23,6 +24,7 @@ export class Stage {
     );
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.element.addEventListener("pointerdown", (event) => this.down(event));
+    if (drag) this.element.addEventListener("pointermove", (event) => this.hover(event));
   }
 
   paint(image) {
@@ -36,22 +38,19 @@ export class Stage {
     if (image) paint(this.overlay, image);
   }
 
-  /** The largest whole scale within `room`; lines are given some height. */
   resize(room) {
-    const { width, height } = this.canvas;
-    const scale = Math.max(1, Math.floor(room / Math.max(width, height)));
-    this.element.style.width = `${width * scale}px`;
-    this.element.style.height = `${height === 1 ? 24 : height * scale}px`;
+    fit(this.element, this.canvas, room);
   }
 
   place() {
     const { width, height } = this.canvas;
     this.at = { i: Math.min(this.at.i, height - 1), j: Math.min(this.at.j, width - 1) };
+    const edge = (this.size - 1) / 2;
     Object.assign(this.cursor.style, {
-      left: `${(100 * this.at.j) / width}%`,
-      top: `${(100 * this.at.i) / height}%`,
-      width: `${100 / width}%`,
-      height: `${100 / height}%`,
+      left: `${(100 * (this.at.j - edge)) / width}%`,
+      top: `${(100 * (this.at.i - edge)) / height}%`,
+      width: `${(100 * this.size) / width}%`,
+      height: `${(100 * this.size) / height}%`,
     });
   }
 
@@ -66,6 +65,13 @@ export class Stage {
     const j = Math.floor(((event.clientX - place.left) / place.width) * width);
     const i = Math.floor(((event.clientY - place.top) / place.height) * height);
     return { i: Math.min(height - 1, Math.max(0, i)), j: Math.min(width - 1, Math.max(0, j)) };
+  }
+
+  /** A brush is seen before it paints. */
+  hover(event) {
+    if (event.buttons) return;
+    const { i, j } = this.pixel(event);
+    this.go(i, j);
   }
 
   down(event) {
