@@ -194,7 +194,11 @@ def _paths() -> Iterator[Attack]:
         "http://127.0.0.1/etc/passwd",
     )
     for path in paths:
-        yield Attack(f"GET {path}", lambda to, p=path: to.status(to.request("GET", p)), (404, 422))
+        yield Attack(f"GET {path}", _get(path), (404, 422))
+
+
+def _get(path: str) -> Callable[[Target], int]:
+    return lambda to: to.status(to.request("GET", path))
 
 
 def _strangers() -> Iterator[Attack]:
@@ -435,7 +439,7 @@ def _animated() -> bytes:
     return out.getvalue()
 
 
-def _npy(x: np.ndarray) -> bytes:  # type: ignore[type-arg]
+def _npy(x: np.ndarray) -> bytes:
     out = io.BytesIO()
     np.save(out, x)
     return out.getvalue()

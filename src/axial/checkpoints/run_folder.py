@@ -235,7 +235,7 @@ class Run:
         """
         if not is_there(self.log_path):
             return [], 0
-        found = []
+        found: list[dict[str, Any]] = []
         with open_part(self.log_path) as file:
             file.seek(start)
             while len(found) < most and (line := file.readline(_LONGEST_LINE)):

@@ -88,7 +88,7 @@ def gumbel(
     """
     if isinstance(seed, Tensor) and runs_triton(image.device):  # a kernel takes one seed
         out = torch.empty(len(image), len(element), values, dtype=float64, device=image.device)
-        for one in seed.unique().tolist():
+        for one in set(seed.tolist()):
             out[seed == one] = gumbel(one, image[seed == one], element, values)
         return out
     if isinstance(seed, Tensor):

@@ -185,7 +185,7 @@ def _add_work(app: FastAPI, studio: Studio) -> None:
 
     @app.post("/api/models/{model}/draw", summary="Draw pictures", response_class=Response)
     async def draw(request: Request, model: str, asked: DrawRequest | None = None) -> Any:
-        asked = asked or DrawRequest()
+        asked = asked or DrawRequest.model_validate({})
         entry = studio.entry(model)
         check("count", asked.count, limits.pictures)
         from axial.studio.requests import draw_task
@@ -212,7 +212,12 @@ def _add_work(app: FastAPI, studio: Studio) -> None:
         check("particles", particles, limits.particles)
         from axial.studio.requests import complete_task
 
-        how = {"count": count, "seed": seed, "temperature": temperature, "label": label}
+        how: dict[str, Any] = {
+            "count": count,
+            "seed": seed,
+            "temperature": temperature,
+            "label": label,
+        }
         how |= {"first": first, "particles": particles}
         files, painted = await uploads(picture), await uploads([mask] if mask else [])
         task = await run_in_threadpool(

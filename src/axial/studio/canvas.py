@@ -4,14 +4,15 @@ n pictures, e elements of one, in memory order.
 """
 
 import threading
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from axial.data.packed import Array
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """Values that are new or different: those at `places` of `count` pictures from `first` on."""
 
     first: int

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from axial.models.family_config import FamilyConfig
     from axial.models.protocol import Model
 
-_LATER = ("family", "parameters", "fingerprint", "axes", "channels", "values", "dtype", "slices")
-_LATER += ("height", "width", "slice_channels", "stacked", "moving", "classes", "given_channels")
-_LATER += ("given_steps", "lines", "takes_pictures", "attention", "codec", "keep", "outline")
+_LATER: tuple[str, ...] = ("family", "parameters", "fingerprint", "axes", "channels", "values")
+_LATER += ("dtype", "slices", "height", "width", "slice_channels", "stacked", "moving", "classes")
+_LATER += ("given_channels", "given_steps", "lines", "takes_pictures", "attention", "codec", "keep")
+_LATER += ("outline",)
 """What is known of a model once it is loaded."""
 
 

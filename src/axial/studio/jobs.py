@@ -39,7 +39,7 @@ class Job:
         self.file: bytes = b""
         self._place = place
         self._lock = threading.Lock()
-        self._wake: Callable[[], None] | None = None
+        self._wake: Callable[[], object] | None = None
         self._awake = False
 
     @property

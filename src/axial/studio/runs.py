@@ -22,8 +22,8 @@ _LINES = 5000
 """Of a log, in one answer."""
 _LARGEST_SHEET = 1 << 26
 _PARTS = ("model", "training", "data")
-_SUMMARY = ("preset", "data", "family", "parameters", "step", "steps", "loss", "validation")
-_SUMMARY += ("updated", "samples")
+_SUMMARY: tuple[str, ...] = ("preset", "data", "family", "parameters", "step", "steps", "loss")
+_SUMMARY += ("validation", "updated", "samples")
 """What the list says of each."""
 
 

@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from axial.data.packed import Array
 
 
-def packed(x: Array, dtype: str | np.dtype[Any]) -> str:
+def packed(x: Array, dtype: DTypeLike) -> str:
     """The bytes of an array in C order, as base64."""
     kind = np.dtype(dtype).newbyteorder("<")
     return base64.b64encode(np.ascontiguousarray(x, dtype=kind).tobytes()).decode("ascii")
