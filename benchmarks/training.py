@@ -33,7 +33,8 @@ from axial.shape import DataShape
 from axial.system.ranks import Ranks, ranks
 from axial.training.loop import train
 from axial.training.metrics import matrix_peak
-from axial.training.start import Plan, open_run
+from axial.training.plan import Plan
+from axial.training.start import open_run
 from axial.training.trainer import Trainer
 
 WARM_UP = 20

@@ -23,7 +23,7 @@ from recipe_table import table, table_of
 
 import axial
 from axial.checkpoints.run_folder import Run
-from axial.evaluation.scoring import write_json
+from axial.evaluation.result import write_json
 from axial.shape import DataShape
 
 TRIED = ("width", "batch", "warmup")

@@ -25,7 +25,7 @@ import torch
 import axial
 from axial.checkpoints.run_folder import Run
 from axial.data.packed import Packed, open_packed
-from axial.evaluation.scoring import Evaluation, write_json
+from axial.evaluation.result import Evaluation, write_json
 from axial.media.sheets import write_sheet
 from axial.models.causal import given
 from axial.models.config import ModelConfig

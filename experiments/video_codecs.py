@@ -23,8 +23,8 @@ from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 
 import axial
+from axial.data.classical import picture_encoders
 from axial.data.packed import Array
-from axial.data.statistics import picture_encoders
 
 _Sizes = Callable[[Array], list[int]]
 

@@ -213,4 +213,4 @@ def refused(source, tmp_path, *, workers=1, **options):
         pack(source, out / "packed.npy", ReadOptions(**options), workers=workers)
     assert str(caught.value).isprintable()
     assert not out.exists()
-    return str(caught.value)
+    return caught.value.as_written

@@ -114,7 +114,7 @@ def test_training_leaves_the_callers_generator_as_it_was(tmp_path):
     small = {"width": 8, "heads": 2, "batch": 4, "validation": 0}
     axial.train("small", data=x, out=tmp_path / "run", steps=1, device="cpu", **small)
     assert torch.equal(torch.get_rng_state(), before)
-    with pytest.raises(axial.AxialError, match="does not say what it was trained on; give --data"):
+    with pytest.raises(axial.AxialError, match="does not say what it was trained on; give data="):
         axial.evaluate(tmp_path / "run")
 
 
@@ -123,7 +123,7 @@ def test_a_recipe_of_another_model_than_the_one_to_start_from_is_refused(tmp_pat
     small = {"width": 8, "heads": 2, "batch": 4, "validation": 0, "device": "cpu"}
     axial.train("small", data=x, out=tmp_path / "run", steps=1, **small)
     recipe = axial.presets.small(axial.DataShape(axes=(4, 4), values=2))
-    with pytest.raises(axial.AxialError, match="has width 8, not 128; with --init"):
+    with pytest.raises(axial.AxialError, match="has width 8, not 128; with init="):
         axial.train(recipe, data=x, out=tmp_path / "other", init=tmp_path / "run", steps=1)
 
 

@@ -22,7 +22,7 @@ from PIL import Image
 import axial
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main as axial_command
-from axial.data.statistics import codec_bits
+from axial.data.classical import codec_bits
 
 SHIPPED = "cifar10"
 
@@ -51,7 +51,7 @@ def demo(folder: Path) -> str:
         "this model": found["bits_per_dim"],
         "every value alike": math.log2(packed.shape.values),
         "PNG, all in one file": sheet_bits(packed.rows(range(len(packed)))),
-        "PNG, a file each": codec_bits(packed, len(packed))["PNG"],
+        "PNG, a file each": codec_bits(packed)["PNG"],
     }
     drawn = folder / f"{SHIPPED}.png"
     axial_command(["sample", SHIPPED, "--count", "16", "--out", str(drawn), "--overwrite"])

@@ -5,11 +5,13 @@ returns the file to damage; and one that reads that file to data that can be com
 """
 
 import hashlib
+import io
 import json
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from axial import AxialTransformer, ModelConfig, fingerprint, load, open_packed,
 from axial.checkpoints.run_folder import Run, write_run
 from axial.checkpoints.tensor_bundle import find_bundle, read_index, read_tensor
 from axial.checkpoints.trained_on import class_names, trained_on
+from axial.codec.codec import Codec, Example
+from axial.codec.container import Entry, read_contents
 from axial.evaluation.scoring import _Partial
 from axial.training.config import TrainConfig
 
@@ -196,6 +200,46 @@ def partial_evaluation(path: Path, scratch: Path) -> Any:
 def _(folder: Path) -> Path:
     _Partial(folder / "partial", PARTIAL).write(torch.arange(20.0).double().view(4, 5))
     return folder / "partial"
+
+
+def compressed(path: Path, scratch: Path) -> Any:
+    """Every example of an .axl file, with its name and label."""
+    torch.set_num_threads(1)
+    with path.open("rb") as file:
+        codec = Codec(_tiny_model())
+        return [
+            (entry.name, x.shape, x.tobytes(), label)
+            for entry, (x, label) in codec.read(file, read_contents(file))
+        ]
+
+
+def _in_contents(data: bytes, damage: Damage) -> bytes:
+    """Of a file whose checksums are made right again: groups, or what is said of them."""
+    contents = read_contents(io.BytesIO(data))
+    end = 5 + sum(length for length, _ in contents.groups)
+    groups = damage(data[5:end])
+    lengths = [length for length, _ in contents.groups]
+    lengths[-1] += len(groups) - sum(lengths)
+    if lengths[-1] < 0:
+        return data[:5] + groups + data[end:]
+    parts, place = [], 0
+    for length in lengths:
+        parts.append((length, zlib.crc32(groups[place : place + length])))
+        place += length
+    return data[:5] + groups + replace(contents, groups=parts).to_bytes()
+
+
+@kind("axl", compressed, checksum=True, inside=_in_contents)
+def _(folder: Path) -> Path:
+    codec = Codec(_tiny_model(), name="tiny", lanes=3)
+    random = np.random.default_rng(0)
+    entries = [
+        (Entry(name=f"{i}.png", grid=(2 + i, 4)), [Example(random.integers(4, size=(2 + i, 4, 2)))])
+        for i in range(3)
+    ]
+    with (folder / "x.axl").open("wb") as file:
+        codec.write(file, codec.contents(), entries)
+    return folder / "x.axl"
 
 
 # TensorFlow

@@ -23,8 +23,8 @@ import axial
 from axial.checkpoints import shipped
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main as axial_command
+from axial.data.classical import codec_bits
 from axial.data.packed import Packed
-from axial.data.statistics import codec_bits
 from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model
 from axial.training.config import TrainConfig
@@ -217,7 +217,7 @@ def check(args: argparse.Namespace) -> None:
     if abs(probe_bits(model) - recorded["probe"]) > OFF:
         raise SystemExit(f"{args.name}: waves have other bits than when it was made")
     print(f"{args.name}: {axial.fingerprint(model)}, torch {torch.__version__}")
-    codecs = codec_bits(packed, len(packed)).items()
+    codecs = codec_bits(packed).items()
     needed = ", ".join(f"{name} {bits:.4f}" for name, bits in codecs)
     print(f"all {len(packed):,} {packed.description.title} images, a file each: {needed} bits/dim")
     begun = time.perf_counter()

@@ -13,7 +13,7 @@ _HOMES = {
     "models.attention": ["AxialAttention"],
     "data.batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoints.model_folder": ["fingerprint", "load", "save"],
-    "codec.codec": ["compress", "decompress"],
+    "codec.compress": ["compress", "decompress"],
     "sampling.complete": ["complete"],
     "models.config": ["ModelConfig"],
     "shape": ["DataShape"],
@@ -29,7 +29,7 @@ _HOMES = {
         "StreamError",
     ],
     "evaluation.evaluate": ["evaluate"],
-    "evaluation.scoring": ["Evaluation"],
+    "evaluation.result": ["Evaluation"],
     "models.likelihood": ["bits", "bits_per_dim", "element_bits"],
     "models.axial_transformer": ["AxialTransformer"],
     "data.packing": ["pack"],
@@ -48,8 +48,8 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run the code
     from axial.checkpoints.model_folder import save as save
     from axial.checkpoints.tensorflow import from_tensorflow as from_tensorflow
     from axial.checkpoints.tensorflow import load_tensorflow as load_tensorflow
-    from axial.codec.codec import compress as compress
-    from axial.codec.codec import decompress as decompress
+    from axial.codec.compress import compress as compress
+    from axial.codec.compress import decompress as decompress
     from axial.data.batches import EvaluationBatches as EvaluationBatches
     from axial.data.batches import TrainingBatches as TrainingBatches
     from axial.data.packed import open_packed as open_packed
@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run the code
     from axial.errors import InputError as InputError
     from axial.errors import StreamError as StreamError
     from axial.evaluation.evaluate import evaluate as evaluate
-    from axial.evaluation.scoring import Evaluation as Evaluation
+    from axial.evaluation.result import Evaluation as Evaluation
     from axial.media.sheets import sheet as sheet
     from axial.models.attention import AxialAttention as AxialAttention
     from axial.models.axial_transformer import AxialTransformer as AxialTransformer

@@ -16,7 +16,8 @@ from axial.system.ranks import ranks
 from axial.training import loop
 from axial.training.config import Recipe, TrainConfig
 from axial.training.loop import Outcome
-from axial.training.start import Plan, open_run
+from axial.training.plan import Plan
+from axial.training.start import open_run
 from axial.validation import unknown_name
 
 
@@ -27,6 +28,7 @@ def train(
     out: Path | str,
     steps: int | None = None,
     max_minutes: float | None = None,
+    epochs: float | None = None,
     resume: bool = False,
     device: torch.device | str | None = None,
     init: Path | str | None = None,
@@ -38,11 +40,14 @@ def train(
     or a Recipe, whose model the data must conform to. `data` is a packed file, any source that
     `axial data` takes, or integers (n, *axes, channels); default: the preset's own. `settings` are
     fields of TrainConfig, or sizes of the model such as `width` and `heads`. `init` is a checkpoint
-    to start from. With `resume` the run in `out` is resumed as it was started; nothing but `out`
-    need be given again.
+    to start from. How long: `steps`, `max_minutes`, or `epochs`, passes over the examples. With
+    `resume` the run in `out` is resumed as it was started; nothing but `out` need be given again,
+    and more `steps` lengthen it.
     """
-    if steps is not None and max_minutes is not None:
-        raise ConfigError(f"steps {steps} and max_minutes {max_minutes}: give one of them")
+    ends = {"steps": steps, "max_minutes": max_minutes, "epochs": epochs}
+    given = [f"{name} {value}" for name, value in ends.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)}: give one of them")
     if steps is not None:
         settings["steps"] = steps
     if max_minutes is not None:
@@ -69,6 +74,7 @@ def train(
         training=replace(base, **{name: settings[name] for name in settings.keys() & ours}),
         sizes=Sizes(**{name: settings[name] for name in settings.keys() & sizes}),
         init=init,
+        epochs=epochs,
     )
     with ranks(None if device is None else str(device)) as team:
         devices = [team.device] if team.device.type == "cuda" else []

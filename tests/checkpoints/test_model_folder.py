@@ -39,7 +39,7 @@ def folder(tmp_path):
 def refused(folder, message):
     with pytest.raises(CheckpointError) as caught:
         load(folder)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in caught.value.as_written and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -256,7 +256,7 @@ def test_weights_before_averaging_can_be_asked_for(alone):
     _, tensors = Run(alone).newest()
     for name, p in raw.named_parameters():
         assert torch.equal(p, tensors[f"weights/{name}"])
-    with pytest.raises(ConfigError, match="cannot be used"):
+    with pytest.raises(ConfigError, match="use cpu, cuda or cuda:N"):
         axial.load(alone, device="nowhere")
 
 

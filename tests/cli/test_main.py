@@ -190,14 +190,16 @@ def test_help_and_version_answer(capsys):
             main([name, "--help"])
         assert caught.value.code == 0
         said = capsys.readouterr().out
-        assert ("--resume" if name == "train" else "required") in said
+        assert {"train": "--resume", "presets": "parameters"}.get(name, "required") in said
         assert "None" not in said and "default: False" not in said
 
 
-@pytest.mark.parametrize("label", ["-1", str(10**30)])
+@pytest.mark.parametrize("label", ["-1", str(10**30), "cat"])
 def test_a_label_that_is_no_class_is_one_line(label, imported, tmp_path, capsys):
     out = ["--out", str(tmp_path / "x.npy"), "--label", label]
-    assert "label is " in fails(capsys, "sample", str(imported), *out)
+    assert "this model is unconditional; leave --label out" in fails(
+        capsys, "sample", str(imported), *out
+    )
 
 
 def test_wrong_usage_ends_with_status_two(capsys):

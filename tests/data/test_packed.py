@@ -30,7 +30,7 @@ def refusal(path, **how):
     with pytest.raises(DataError) as caught:
         open_packed(path, **how)
     assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return caught.value.as_written
 
 
 def edit(path, **changes):
@@ -280,7 +280,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path, n
 
 def test_a_packed_array_is_replaced_when_that_is_asked_for(tmp_path):
     first = pack("digits", tmp_path / "a.npy", ReadOptions(split="test")).packed.description
-    with pytest.raises(DataError, match=r"a\.npy: exists already; .* or add --overwrite"):
+    with pytest.raises(DataError, match=r"a\.npy: exists already; .* or add overwrite="):
         pack("digits", tmp_path / "a.npy")
     assert open_packed(tmp_path / "a.npy").description == first
     assert len(pack("digits", tmp_path / "a.npy", overwrite=True).packed) == 1497

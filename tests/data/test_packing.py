@@ -170,19 +170,19 @@ def test_what_a_packed_array_cannot_heed_is_refused(tmp_path):
     pack(tmp_path / "plain.npy", tmp_path / "whole.npy", workers=1)
     part = pack("digits", tmp_path / "part.npy", ReadOptions(split="test"), workers=1).packed.path
     for name, told in (("size", 8), ("channels_last", True), ("frames", 4)):
-        words = f"--{name.replace('_', '-')} means nothing to a packed array"
+        words = f"{name}= means nothing to a packed array"
         with pytest.raises(DataError, match=words):
             open_data(part, tmp_path, ReadOptions(**{name: told}))
     other = ReadOptions(split="train")
     for name, found in (("whole", "is not divided into parts"), ("part", "holds 'test'")):
-        told = f"{name}.npy: has no split 'train', for it {found}; leave --split out, or give other"
+        told = f"{name}.npy: has no split 'train', for it {found}; leave split= out, or give other"
         for opened in (open_data, pack):
             with pytest.raises(DataError, match=told):
                 opened(tmp_path / f"{name}.npy", tmp_path / "again.npy", other)
 
 
 def test_no_workers_are_refused(tmp_path):
-    with pytest.raises(DataError, match="--workers is 0"):
+    with pytest.raises(DataError, match="workers is 0"):
         pack("digits", tmp_path / "a.npy", workers=0)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,16 +1,15 @@
-import io
 import math
 
 import formats
 import numpy as np
 import pytest
 from packed_arrays import write
-from PIL import Image
 
-from axial.data.packed import open_packed
+from axial.data.classical import codec_bits
+from axial.data.packed import open_packed, spread
 from axial.data.packing import pack
 from axial.data.sources.options import ReadOptions
-from axial.data.statistics import codec_bits, duplicates, survey, value_counts
+from axial.data.statistics import duplicates, survey, value_counts
 from axial.errors import DataError
 
 
@@ -51,31 +50,6 @@ def test_duplicates_are_counted_within_and_across(tmp_path):
         duplicates(train, opened(tmp_path / "c.npy", formats.pictures(3, 5)))
 
 
-def size_of(picture, **how):
-    stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, **how)
-    return len(stream.getvalue())
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3])
-def test_codecs_are_measured_with_their_headers(tmp_path, channels):
-    x = formats.pictures(3, 16, channels)
-    found = codec_bits(opened(tmp_path / "a.npy", x))
-    parts = x if channels == 3 else [one[..., c] for one in x for c in range(channels)]
-    png = sum(size_of(part, format="PNG", optimize=True) for part in parts)
-    assert found["PNG"] == 8 * png / x.size
-    # Noise cannot be compressed, and every file has its header.
-    assert all(bits > 8 for bits in found.values()) and "WebP" in found
-
-
-def test_clips_are_measured_frame_by_frame_and_lines_not_at_all(tmp_path):
-    x = np.random.default_rng(0).integers(0, 9, (2, 3, 16, 16, 3), np.uint8)
-    clips = codec_bits(opened(tmp_path / "a.npy", x))
-    frames = codec_bits(opened(tmp_path / "b.npy", x.reshape(6, 16, 16, 3)))
-    assert clips == frames
-    assert codec_bits(opened(tmp_path / "c.npy", x[0, 0])) == {}
-
-
 def test_a_survey_says_everything(tmp_path):
     x = formats.pictures(20, 8)
     text = survey(opened(tmp_path / "a.npy", x, np.arange(20) % 4, 4))
@@ -87,7 +61,7 @@ def test_a_survey_says_everything(tmp_path):
         "by hand",
         f"{x[..., 0].mean():.3f}",
         "uniform 8.000, PNG ",
-        "(on 20 examples)",
+        "; a file each, all 20",
         "240-255",
     ):
         assert words in text
@@ -95,7 +69,16 @@ def test_a_survey_says_everything(tmp_path):
     assert math.isclose(sum(shares), 100, abs_tol=0.1)
 
 
-def test_lines_too_long_for_webp_are_measured_by_the_others(tmp_path):
+def test_codecs_are_measured_on_examples_spread_over_the_array_and_it_says_so(tmp_path):
+    dull, noisy = np.zeros((900, 8, 8, 1), np.uint8), formats.pictures(100, 8, 1)
+    packed = opened(tmp_path / "a.npy", np.concatenate([dull, noisy]))
+    text = survey(packed)
+    assert "; a file each, 256 of 1,000, evenly spread" in text
+    chosen = spread(1000, 256)
+    assert 20 < (chosen >= 900).sum() < 30
+    assert f"PNG {codec_bits(packed, chosen)['PNG']:.3f}" in text
+
+
+def test_lines_too_long_for_webp_are_said_to_be(tmp_path):
     long = open_packed(write(tmp_path / "a.npy", np.zeros((2, 3, 20_000, 1), np.uint8)))
-    assert "WebP" not in codec_bits(long) and "PNG" in codec_bits(long)
     assert "WebP holds no more than 16,383 pixels a side" in survey(long)

@@ -84,7 +84,7 @@ def test_the_command_scores_what_the_run_was_trained_on(run, digits, tmp_path, c
 def test_raw_weights_are_named_in_the_line_and_in_the_result(alone, tmp_path, capsys):
     said = {}
     for weights in ("ema", "raw"):
-        out = ["--json", str(tmp_path / f"{weights}.json"), "--limit", "3"]
+        out = ["--json", str(tmp_path / f"{weights}.json"), "--first", "3"]
         main(["evaluate", str(alone), "--weights", weights, *out])
         said[weights] = capsys.readouterr().out
         assert json.loads((tmp_path / f"{weights}.json").read_text())["weights"] == weights
@@ -94,15 +94,15 @@ def test_raw_weights_are_named_in_the_line_and_in_the_result(alone, tmp_path, ca
 
 
 def test_a_packed_file_is_scored_as_the_split_it_says(run, digits, capsys):
-    for limit in ("20", "1"):
-        main(["evaluate", str(run), "--data", str(digits.path), "--limit", limit, "--batch", "1"])
-        said = f"(first {limit} of 300 images, digits test, given labels)\n"
+    for first in ("20", "1"):
+        main(["evaluate", str(run), "--data", str(digits.path), "--first", first, "--batch", "1"])
+        said = f"(first {first} of 300 images, digits test, given labels)\n"
         assert capsys.readouterr().out.endswith(said)
     message = fails(capsys, "evaluate", str(run), "--data", str(digits.path), "--split", "train")
     assert "has no split 'train', for it holds 'test'" in message
 
 
-def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys):
+def test_of_the_first_examples_only_what_is_scored_is_read_and_described(tmp_path, capsys):
     model = tiny_model(config((8, 8), values=256, width=16, heads=2), dtype=torch.float32)
     save(model, tmp_path / "run")
     x = formats.pictures(6, 8, channels=1)
@@ -110,7 +110,7 @@ def test_with_a_limit_only_what_is_scored_is_read_and_described(tmp_path, capsys
     (folder / "00004.png").write_bytes(b"damaged")
     command = ["evaluate", tmp_path / "run", "--data", folder, "--json", tmp_path / "r.json"]
     assert "00004.png: is no picture" in fails(capsys, *map(str, command))
-    main([*map(str, command), "--limit", "4"])
+    main([*map(str, command), "--first", "4"])
     found = json.loads((tmp_path / "r.json").read_text())
     exact = bits(model, torch.from_numpy(x[:4].astype(np.int64)))
     assert found["bits"] == pytest.approx(float(exact.sum()), rel=1e-6)
@@ -365,7 +365,8 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
     )
     assert "--batch is 0: use whole numbers of at least 1" in refusal("--batch", "0")
     assert "--limit is -1: use whole numbers of at least 1" in refusal("--limit", "-1")
-    assert "device 'abacus' cannot be used here" in refusal("--device", "abacus")
+    assert "--device is 'abacus': use cpu, cuda or cuda:N" in refusal("--device", "abacus")
+    assert "--device is 'mps': use cpu, cuda or cuda:N" in refusal("--device", "mps")
     assert "not a .png path in an existing folder" in refusal("--map", tmp_path / "map.jpg")
     assert "cannot be written (No such file" in refusal("--json", tmp_path / "none" / "a.json")
     for path in (tmp_path, "/dev/full"):  # which never ends

@@ -46,7 +46,8 @@ def test_what_cannot_be_scored_is_refused_in_one_line(packed):
     x = torch.from_numpy(packed.rows(range(7)))
     cases = [
         ((model,), "data is missing"),
-        ((model, x), "has no labels"),
+        ((model, x, 3), "label is 3, and there is no such class; use 0 to 2, or all"),
+        ((tiny_model(replace(FOUND, classes=0)), x, "all"), "unconditional; leave label= out"),
         ((model, x[:, :2], torch.zeros(7, dtype=torch.long)), "has examples of 2 x 4"),
         ((tiny_model(replace(FOUND, classes=0)), x.float()), "float32"),
         (("no-such-model", x), "no such checkpoint"),

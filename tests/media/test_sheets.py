@@ -223,10 +223,49 @@ def test_what_is_drawn_shows_itself_in_a_notebook(kind):
     picture = axial.sheet(kind(x), columns=2)  # not what it would choose itself
     assert np.array_equal(np.asarray(picture), sheet_pixels(x, columns=2))
     assert picture._repr_png_().startswith(b"\x89PNG")
-    growing = x.astype(np.int64)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_is_missing_has_a_colour_that_nothing_else_has(channels):
+    x = formats.pictures(3, 8, channels).astype(np.int64)
+    whole = sheet_pixels(x)
+    growing = x.copy()
     growing[:, 4:] = -1
-    dark = np.where(growing < 0, 0, growing)
-    assert np.array_equal(np.asarray(axial.sheet(kind(growing))), sheet_pixels(dark))
+    pixels = np.asarray(axial.sheet(growing))
+    missing = (pixels != whole).any(-1)
+    colours = np.unique(pixels[missing].reshape(-1, 3), axis=0)
+    assert len(colours) == 1 and not (pixels[~missing] == colours[0]).all(-1).any()
+    assert missing.sum() == 3 * 4 * 8 * 8**2  # the lower half of each, eight times as large
+    taken = np.tile(colours[0].astype(np.int64), (3, 8, 8, 1))
+    taken[:, 4:] = -1
+    if channels == 3:
+        pixels = np.asarray(axial.sheet(taken))
+        assert not np.array_equal(pixels[4, 4], pixels[60, 4])
+    growing = x.copy()
+    growing[..., 1:] = -1  # a part of every pixel is known, and seen
+    if channels == 3:
+        assert np.array_equal(sheet_pixels(growing)[..., 0], whole[..., 0])
+
+
+def test_captions_stand_below_their_pictures_and_change_nothing_else():
+    x = formats.pictures(5, 8)
+    plain, names = sheet_pixels(x, columns=5), ["cat", "dog", "", "a\x1bname " * 20, "\u65e5"]
+    drawn = np.asarray(axial.sheet(x, columns=5, captions=names))
+    tile, strip = 64, drawn.shape[0] - plain.shape[0]
+    assert np.array_equal(drawn[: 2 + tile], plain[: 2 + tile]) and strip > 10
+    ink = [(drawn[2 + tile :, 2 + i * 66 : 66 + i * 66] < 128).any() for i in range(5)]
+    assert ink == [True, True, False, True, True]
+    cat, dog = (drawn[2 + tile :, 2 + i * 66 : 66 + i * 66] for i in range(2))
+    assert not np.array_equal(cat, dog)
+    with pytest.raises(axial.InputError, match="captions are 1, but there are 5"):
+        axial.sheet(x, captions=["cat"])
+
+
+@pytest.mark.parametrize("shape", [(5, 8, 8, 3), (4, 3, 8, 8, 1), (7, 2, 3, 4, 4, 1), (3, 9, 1)])
+def test_the_size_of_a_sheet_with_captions_is_known_before(shape):
+    x = np.zeros(shape, np.uint8)
+    names = ["a"] * len(x)
+    assert sheet_pixels(x, captions=names).shape[:2] == sheet_size(shape, captions=True)
 
 
 @pytest.mark.parametrize("x", [np.zeros((2, 3)), np.zeros((2, 3, 3, 1))], ids=["flat", "floats"])

@@ -82,6 +82,28 @@ def test_an_element_sees_its_own_line_alone_and_if_causal_only_what_is_not_later
             assert torch.equal(moved, same)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("axes", "axis"), PLACES, ids=str)
+def test_an_axis_may_be_counted_from_the_end(axes, axis, causal):
+    made, x = layer(axis, causal=causal), grid(2, *axes, 8)
+    back = AxialAttention(8, 2, axis - len(axes), causal=causal).double().eval()
+    back.load_state_dict(made.state_dict())
+    assert torch.equal(back(x), made(x)) and torch.equal(back.weights(x), made.weights(x))
+    if causal:
+        caches = [one.cache(2, axes) for one in (made, back)]
+        assert caches[0].keys.shape == caches[1].keys.shape
+        if axis == 0:  # slower axes are fixed where a line is advanced
+            assert torch.equal(back.advance(x, caches[1], 0), made.advance(x, caches[0], 0))
+    else:
+        memory = torch.cat([x, x], 1 + axis)
+        assert torch.equal(back(x, memory), made(x, memory))
+
+
+def test_a_layer_says_what_it_does():
+    made = AxialAttention(8, 2, -1, causal=True, dropout=0.25)
+    assert repr(made).startswith("AxialAttention(\n  heads=2, axis=-1, causal=True, dropout=0.25\n")
+
+
 @pytest.mark.parametrize("length", [1, 3, 6])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_memory_of_another_length_is_attended_line_by_line(axis, length):
@@ -208,11 +230,12 @@ def test_dropout_acts_on_the_weights_while_training_only():
         (lambda: AxialAttention(8, 0, 0, causal=False), "heads is 0"),
         (lambda: AxialAttention(0, 1, 0, causal=False), "width is 0"),
         (
-            lambda: AxialAttention(8, 2, -1, causal=False),
-            "axis, counted from 0 for the slowest, is -1",
+            lambda: AxialAttention(8, 2, -9, causal=False),
+            "axis, 0 for the slowest or -1 for the fastest, is -9",
         ),
         (lambda: AxialAttention(8, 2, 0, causal=False, dropout=1.0), "dropout is 1.0"),
         (lambda: layer(1)(grid(2, 3, 8)), "at least 2 axes"),
+        (lambda: AxialAttention(8, 2, -2, causal=False)(grid(2, 3, 8)), "at least 2 axes"),
         (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 3, 4, 8).long()), "memory is torch.int64"),
         (lambda: layer(1)(grid(2, 3, 4, 8), grid(2, 3, 4, 8).half()), "memory is torch.float16"),
         (lambda: layer(1)(grid(2, 3, 4, 7)), "got shape (2, 3, 4, 7)"),

@@ -187,7 +187,7 @@ def test_a_model_that_cannot_be_written_ends_the_run_and_says_what_there_is(tmp_
     wanted = (
         f"(No space left on device); step-00000002 is whole, `axial train --resume {run.folder}"
     )
-    assert wanted in str(caught.value)
+    assert wanted in caught.value.as_written
 
 
 def test_where_nothing_can_be_compiled_that_is_said(tmp_path):

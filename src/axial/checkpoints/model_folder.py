@@ -120,15 +120,29 @@ def load(
     if weights == "raw":
         raise CheckpointError(f"{folder}: is no training run, and holds one set of weights only")
     if not is_model(folder):
-        raise CheckpointError(
-            f"{folder}: no such checkpoint; name a folder that holds {_WEIGHTS}, a run, or a model "
-            f"that comes with axial ({', '.join(shipped_names())})"
-        )
+        raise _no_checkpoint(folder)
     config, tensors = _read_pair(folder)
     try:
         return _placed(config, tensors, device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
+
+
+def config_of(folder: Path | str) -> FamilyConfig:
+    """What model `load` would read there, from its configuration alone: quick, and unchecked."""
+    folder = shipped_folder(folder) or Path(folder)
+    if is_model(folder):
+        return _read_config(folder, None)[0]
+    if Run.exists(folder):
+        return _config(folder, Run(folder).about)
+    raise _no_checkpoint(folder)
+
+
+def _no_checkpoint(folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{folder}: no such checkpoint; name a folder that holds {_WEIGHTS}, a run, or a model "
+        f"that comes with axial ({', '.join(shipped_names())})"
+    )
 
 
 def is_model(folder: Path) -> bool:

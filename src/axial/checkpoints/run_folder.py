@@ -1,6 +1,7 @@
 """The folder of a training run: what it is, its checkpoints, its log; nothing in it is pickled.
 
-    run.json                    what is trained, on what, how: written once, before the first step
+    run.json                    what is trained, on what, how: written before the first step, and
+                                again only where the run is lengthened
     log.jsonl                   one JSON object a line
     checkpoints/step-00000500/  everything needed to resume: training.safetensors, state.json
     model.safetensors, config.json   the best EMA weights so far, as `axial.save` writes them
@@ -41,6 +42,7 @@ FORMAT = 1
 _RUN, _LOG = "run.json", "log.jsonl"
 _LONGEST_LINE, _MOST_STEPS = 1 << 20, 1 << 31
 _TENSORS, _STATE = "training.safetensors", "state.json"
+_LIMITS = {"steps", "max_minutes"}
 _NONE = type(None)
 _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
     "": {"preset": (str,), "model": (dict,), "training": (dict,), "data": (dict,)},
@@ -65,6 +67,10 @@ class Run:
         check_format(self.folder / _RUN, self.about.get("format"), FORMAT)
         if (wrong := self._wrong()) is not None:
             raise CheckpointError(f"{self.folder / _RUN}: damaged, {wrong}; {COPY}")
+        self._started_with = self.about["training"]
+        for longer in self.about.get("lengthened", []):
+            limits = {name: longer[name] for name in longer.keys() & _LIMITS}
+            self.about["training"] = self.about["training"] | limits
 
     def _wrong(self) -> str | None:
         """What no run says of itself, if this one does."""
@@ -81,18 +87,19 @@ class Run:
             text = isinstance(names, list) and all(isinstance(name, str) for name in names)
             if not text or len(set(names)) < len(names):
                 return "for the names of its classes are not texts that all differ"
+        longer = self.about.get("lengthened", [])
+        if not isinstance(longer, list) or not all(isinstance(one, dict) for one in longer):
+            return f"for how it was lengthened is {shown(longer)}"
         return None if mark in (None, _checksum(self.about)) else "as its checksum is wrong"
 
-    def __str__(self) -> str:
-        """What it is, for a person: the data, the model, the training."""
-        data, model, training = (self.about[name] for name in ("data", "model", "training"))
-        lines = {
-            "run": f"{self.folder}, preset {self.about['preset']}",
-            "data": f"{data['title']}, {data['examples']:,} examples",
-            "model": ", ".join(f"{name} {value}" for name, value in model.items()),
-            "training": ", ".join(f"{name} {value}" for name, value in training.items()),
-        }
-        return "\n".join(f"{name:<10}{text}" for name, text in lines.items())
+    def lengthen(self, step: int, **limits: float) -> None:
+        """Set the end of the run anew, `steps` or `max_minutes`, when so many steps were done.
+
+        Checkpoints go by what the run was started with, so that those that are there stay its own.
+        """
+        self.about.setdefault("lengthened", []).append({"at": step, **limits})
+        write_run(self.folder, self.about | {"training": self._started_with})
+        self.about["training"] = self.about["training"] | limits
 
     @staticmethod
     def exists(folder: Path | str) -> bool:
@@ -167,7 +174,7 @@ class Run:
     @property
     def _identity(self) -> str:
         """What a checkpoint must belong to: the model, its training, its start and its data."""
-        parts = [self.about[name] for name in ("model", "training", "init")]
+        parts = [self.about["model"], self._started_with, self.about["init"]]
         parts += [self.about["data"][name] for name in ("sha256", "labels", "stack_frames")]
         return _checksum(parts)
 

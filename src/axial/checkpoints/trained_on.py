@@ -1,15 +1,17 @@
 """What a run says of the data it was trained on: the source, the part, the names of classes."""
 
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from axial.checkpoints.run_folder import Run
-from axial.data.compatibility import ClassNames
+from axial.data.compatibility import ClassNames, listed
 from axial.data.packed import Packed
 from axial.data.sources.imagenet import NEW, OLD
 from axial.data.sources.options import ReadOptions
 from axial.errors import AxialError, ConfigError, DataError
-from axial.validation import from_json
+from axial.validation import from_json, shown
 
 
 def trained_on(checkpoint: Path | str) -> tuple[str, ReadOptions]:
@@ -44,6 +46,49 @@ def class_names(checkpoint: Path | str) -> ClassNames:
     """What a run calls the classes it was trained on; None for a model that is no run."""
     names = _data_of(checkpoint).get("names")
     return None if names is None else tuple(names)
+
+
+def class_numbers(
+    checkpoint: Path | str, wanted: Sequence[str | int], classes: int
+) -> tuple[int, ...]:
+    """The classes of these names or numbers; `all` is every one of them.
+
+    A name goes before a number that is spelled alike, and may be spelled in other cases.
+    """
+    if not classes:
+        raise ConfigError(f"{checkpoint}: this model is unconditional; leave --label out")
+    names = class_names(checkpoint) or ()
+    if list(wanted) == ["all"] and "all" not in names:
+        return tuple(range(classes))
+    return tuple(_class_number(checkpoint, one, names, classes) for one in wanted)
+
+
+def _class_number(
+    checkpoint: Path | str, wanted: str | int, names: Sequence[str], classes: int
+) -> int:
+    if wanted in names:
+        return names.index(str(wanted))
+    alike = [i for i, name in enumerate(names) if name.casefold() == str(wanted).casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    try:
+        number = int(wanted)
+    except ValueError:
+        number = -1
+    if 0 <= number < classes:
+        return number
+    near = difflib.get_close_matches(str(wanted), names, n=1)
+    known = f"{listed(names)}, or " if names else ""
+    hint = f"did you mean {near[0]}?" if near else f"use {known}0 to {classes - 1}, or all"
+    raise ConfigError(
+        f"{checkpoint}: --label is {shown(wanted)}, and there is no such class; {hint}"
+    )
+
+
+def class_title(checkpoint: Path | str, number: int) -> str:
+    """The name of a class, or its number where no one says."""
+    names = class_names(checkpoint)
+    return str(number) if names is None or number >= len(names) else names[number]
 
 
 def _data_of(checkpoint: Path | str) -> dict[str, Any]:

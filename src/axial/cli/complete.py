@@ -36,8 +36,12 @@ def complete(
         out: As for `axial sample`; .npy and a folder hold the continuations alone.
         completing: What to keep, and how to continue it.
         drawing: How to draw.
-        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
+        device: cpu, cuda or cuda:N; default: a GPU if there is one.
         reading: How to read a source that is not packed yet.
+
+    Examples:
+        axial complete cifar10 mine.jpg --size 32 --convert rgb --keep 16 --particles 16 --out c.png
+        axial complete runs/pets test.npy --keep 8 --label dog --count 2 --out dogs.png
     """
     from axial.sampling.continuations import continue_
 

@@ -14,7 +14,7 @@ Kind = Annotated[Literal["rgb", "grey"] | None, tyro.conf.arg(help_behavior_hint
 
 def compress(
     model: tyro.conf.Positional[str],
-    inputs: tyro.conf.Positional[tuple[str, ...]],
+    inputs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT ...")],
     out: Path,
     label: Count = None,
     convert: Kind = None,
@@ -40,7 +40,7 @@ def compress(
         device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
         overwrite: Replace an existing file.
     """
-    from axial.codec.files import compress_files
+    from axial.codec.inputs import compress_files
 
     found = compress_files(
         model,

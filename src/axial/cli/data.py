@@ -27,6 +27,10 @@ def data(
         workers: Number of decoding processes; default: one per core.
         preview: Write a sheet of the first examples to this .png file.
         overwrite: Replace a packed array or a preview that exists already.
+
+    Examples:
+        axial data photographs/ --size 32 --out train.npy --preview train.png
+        axial data clips/ --frames 16 --size 64 --out clips.npy
     """
     from axial.data.packing import pack
     from axial.media.sheets import check_preview, write_preview

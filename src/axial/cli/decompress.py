@@ -30,9 +30,7 @@ def decompress(
         device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
         overwrite: Replace an existing file.
     """
-    from axial.codec.files import decompress_file
+    from axial.codec.outputs import decompress_file
 
-    _, count = decompress_file(
-        file, out, model=model, only=only, device=device, overwrite=overwrite
-    )
+    count = decompress_file(file, out, model=model, only=only, device=device, overwrite=overwrite)
     print(printable(f"{out}: {count:,} {'entry' if count == 1 else 'entries'} restored exactly"))

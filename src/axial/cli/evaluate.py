@@ -19,8 +19,12 @@ def evaluate(
         checkpoint: The folder of a training run, a folder written by `axial.save` or
             `axial import`, or the name of a shipped model.
         scoring: What to score, how, and what to write.
-        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
+        device: cpu, cuda or cuda:N; default: a GPU if there is one.
         reading: How to read a source that is not packed yet.
+
+    Examples:
+        axial evaluate runs/mine --data test.npy --map bits.png
+        axial evaluate cifar10 --data cifar-10-python.tar.gz --limit 200 --json score.json
     """
     from axial.evaluation.evaluate import report
 

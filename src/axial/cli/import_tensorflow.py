@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -13,7 +13,7 @@ from axial.system.terminal import printable
 
 def import_(
     folder: tyro.conf.Positional[Path],
-    heads: int,
+    heads: Annotated[int, tyro.conf.arg(metavar="N")],
     out: Path,
     channels: Count = None,
     weights: Literal["ema", "raw"] = "ema",
@@ -26,6 +26,10 @@ def import_(
         out: The folder to write.
         channels: Number of channels of a stacked-rows model, which the files do not tell either.
         weights: The EMA weights, which the authors evaluate, or the raw weights.
+
+    Examples:
+        axial import imagenet32/ --heads 16 --out imagenet32-authors
+        axial import imagenet32/ --heads 16 --weights raw --out imagenet32-raw
     """
     from axial.checkpoints.model_folder import check_new, fingerprint, save
     from axial.checkpoints.tensorflow import load_tensorflow

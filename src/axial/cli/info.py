@@ -1,12 +1,17 @@
-"""`axial info`: what a preset, a checkpoint or a packed array is."""
+<<<<<<< HEAD
+"""`axial info`: what a preset, a checkpoint, a packed array or a compressed file is."""
+=======
+"""`axial info`: what a preset, a checkpoint, a run, a folder of runs or a packed array is."""
+>>>>>>> user
 
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from tyro.conf import Positional
 
 from axial.checkpoints.shipped import shipped_folder, shipped_names
-from axial.cli.parsing import Count, File
+from axial.cli.parsing import Count, File, quiet
 from axial.errors import ConfigError
 from axial.models.describe import describe
 from axial.presets import PRESETS
@@ -17,30 +22,48 @@ from axial.validation import unknown_name
 
 def info(
     what: tyro.conf.Positional[str],
+    other: Annotated[Positional[str | None], quiet("[OTHER]")] = None,
     duplicates: File = None,
-    axes: Annotated[
-        tuple[int, ...] | None, tyro.conf.arg(metavar="LENGTH ...", help_behavior_hint="")
-    ] = None,
+    axes: Annotated[tuple[int, ...] | None, quiet("N ...")] = None,
     channels: Count = None,
     values: Count = None,
     classes: Count = None,
 ) -> None:
-    """Describe a preset, a checkpoint or a packed array: its data, sizes, cost and levels.
+<<<<<<< HEAD
+    """Describe a preset, checkpoint, packed array or compressed file: data, sizes, cost, levels.
 
     Args:
         what: The name of a preset or of a shipped model, the folder of a checkpoint,
-            or a packed .npy file.
+            a packed .npy file, or a compressed .axl file.
+=======
+    """Describe a preset, a checkpoint, a run or a packed array; list the runs beneath a folder.
+
+    Args:
+        what: The name of a preset or of a shipped model, the folder of a checkpoint or of a run, a
+            folder with runs beneath it, or a packed .npy file.
+        other: Another run: tell what the two have apart.
+>>>>>>> user
         duplicates: Another packed array: count examples that repeat within and across the two.
         axes: Apply the preset to data with these axes, slowest first; default: the preset's.
         channels: Apply the preset to data with N channels; default: the preset's.
         values: Apply the preset to data with N values; default: the preset's.
         classes: Apply the preset to data with N classes; default: the preset's.
+
+    Examples:
+        axial info train.npy --duplicates test.npy
+        axial info runs
+        axial info runs/one runs/other
     """
     shape = {"axes": axes, "channels": channels, "values": values, "classes": classes}
     asked = {name: value for name, value in shape.items() if value is not None}
     if duplicates is not None and not what.endswith(".npy"):
         raise ConfigError(f"{what}: is no packed array; --duplicates compares these only")
-    if what in PRESETS:
+    if other is not None:
+        from axial.checkpoints.run_folder import Run
+        from axial.checkpoints.run_summary import RunSummary, differences
+
+        print(printable(differences(*(RunSummary.of(Run(folder)) for folder in (what, other)))))
+    elif what in PRESETS:
         config = PRESETS[what]().model
         own = {name: getattr(config, name) for name in shape}
         print(describe(PRESETS[what](DataShape(**(own | asked))).model))
@@ -53,11 +76,53 @@ def info(
         from axial.data.statistics import survey
 
         print(printable(survey(open_packed(what), open_packed(duplicates) if duplicates else None)))
+<<<<<<< HEAD
+    elif what.endswith(".axl"):
+        from axial.codec.outputs import describe_file
+
+        print(printable(describe_file(Path(what))))
     elif _exists(what) or shipped_folder(what) is not None:
         print("\n\n".join(_loaded(what)))
+=======
+    elif _is_run(what) or shipped_folder(what) is not None or _is_model(what):
+        print("\n\n".join([*_summary(what), *_loaded(what)]))
+    elif _exists(what):
+        if table := _table(Path(what)):
+            print(table)
+            return
+        raise ConfigError(
+            f"{what}: no such checkpoint, and no run beneath it; `axial train --out {what}/NAME` "
+            f"makes one"
+        )
+>>>>>>> user
     else:
         unknown = unknown_name(what, dict.fromkeys([*PRESETS, *shipped_names()]))
         raise ConfigError(f"no such checkpoint, and as a preset or model {unknown}")
+
+
+def _is_run(folder: str) -> bool:
+    return _exists(f"{folder}/run.json")
+
+
+def _is_model(folder: str) -> bool:
+    return _exists(f"{folder}/model.safetensors") or _exists(f"{folder}/config.json")
+
+
+def _summary(folder: str) -> list[str]:
+    """How far a run has come; nothing of a model that is no run."""
+    if not _is_run(folder):
+        return []
+    from axial.checkpoints.run_folder import Run
+    from axial.checkpoints.run_summary import RunSummary
+
+    return [printable(RunSummary.of(Run(folder)))]
+
+
+def _table(folder: Path) -> str:
+    from axial.checkpoints.run_summary import runs_beneath, table
+
+    runs = runs_beneath(folder)
+    return printable(table(runs, folder)) if runs else ""
 
 
 def _exists(path: str) -> bool:
@@ -78,8 +143,17 @@ def _tell_trained(name: str) -> None:
 
 def _loaded(folder: str) -> tuple[str, str]:
     """What a model is, and its weights as they are computed with."""
+<<<<<<< HEAD
     from axial.checkpoints.model_folder import fingerprint, load
+    from axial.codec.codec import model_id
+=======
+    from axial.checkpoints.model_folder import config_of, fingerprint, is_model, load
+    from axial.checkpoints.run_folder import Run
+>>>>>>> user
 
+    if _is_run(folder) and not is_model(Path(folder)) and not Run(folder).checkpoints():
+        return describe(config_of(folder)), "weights     none yet"
     model = load(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    return describe(model.config), f"weights     {dtype}, fingerprint {fingerprint(model)}"
+    weights = f"weights     {dtype}, fingerprint {fingerprint(model)}"
+    return describe(model.config), f"{weights}\nin .axl     id {model_id(model).hex()}"

@@ -4,10 +4,13 @@ Torch is imported inside the command that needs it, so that help answers at once
 """
 
 import errno
+import inspect
 import io
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,15 +18,17 @@ from pathlib import Path
 import axial
 from axial.cli.complete import complete
 from axial.cli.compress import compress
+from axial.cli.completion import completion
 from axial.cli.data import data
 from axial.cli.decompress import decompress
 from axial.cli.evaluate import evaluate
 from axial.cli.import_tensorflow import import_
 from axial.cli.info import info
-from axial.cli.parsing import parse, postponed
+from axial.cli.parsing import flags_of, parse, postponed
+from axial.cli.presets import presets
 from axial.cli.sample import sample
 from axial.cli.studio import studio
-from axial.cli.train import train
+from axial.cli.train import TrainFlags, train
 from axial.errors import AxialError, is_out_of_memory
 from axial.system.terminal import printable
 from axial.validation import unknown_name
@@ -34,11 +39,13 @@ _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 COMMANDS: dict[str, Callable[..., None]] = {
     "complete": complete,
     "compress": compress,
+    "completion": completion,
     "data": data,
     "decompress": decompress,
     "evaluate": evaluate,
     "import": import_,
     "info": info,
+    "presets": presets,
     "sample": sample,
     "studio": studio,
     "train": train,
@@ -59,7 +66,8 @@ def main(args: Sequence[str] | None = None) -> None:
         _dispatch(args)
         sys.stdout.flush()
     except AxialError as error:
-        sys.exit(f"axial: {printable(' '.join(str(error).splitlines()))}")
+        line = _with_flags(" ".join(error.as_written.splitlines()), args)
+        sys.exit(f"axial: {printable(line)}")
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -77,6 +85,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def _dispatch(args: Sequence[str] | None) -> None:
     args = sys.argv[1:] if args is None else args
+    if args and args[0] == "help":
+        args = [*args[1:], "--help"]
     name = args[0] if args else ""
     if name in ("-h", "--help"):
         print(_overview())
@@ -88,10 +98,25 @@ def _dispatch(args: Sequence[str] | None) -> None:
         sys.exit(2)
     else:
         command = COMMANDS[name]
-        if command is train:  # its defaults depend on its arguments
-            train(args[1:])
-        else:
-            parse(postponed(command), args[1:], name)()
+        try:
+            if command is train:  # its defaults depend on its arguments
+                train(args[1:])
+            else:
+                parse(postponed(command), args[1:], name)()
+        except SystemExit as done:
+            if done.code == 0 and {"-h", "--help"} & set(args):
+                print(examples(command))
+            raise
+
+
+def _with_flags(message: str, args: Sequence[str] | None) -> str:
+    """An error that begins with the name of a setting, begun with its flag."""
+    command = COMMANDS.get(next(iter(sys.argv[1:] if args is None else args), ""))
+    if command is None or not (found := re.match(r"([a-z_]+)(?= is )", message)):
+        return message
+    what = TrainFlags if command is train else command
+    flag = f"--{found[1].replace('_', '-')}"
+    return f"{flag}{message[found.end() :]}" if flag in flags_of(what, "") else message
 
 
 def _overview() -> str:
@@ -102,4 +127,12 @@ def _overview() -> str:
     lines = ["usage: axial COMMAND ...", "", "Axial Transformers: exact-likelihood models.", ""]
     for name, command in COMMANDS.items():
         lines.append(f"  {name:<12}{(command.__doc__ or '').splitlines()[0]}")
-    return "\n".join([*lines, "", "axial COMMAND --help lists the options of a command."])
+    more = "axial help COMMAND lists the options of a command, with examples."
+    return "\n".join([*lines, "", more])
+
+
+def examples(command: Callable[..., None]) -> str:
+    """The commands that a docstring shows, as its help ends."""
+    text = inspect.getdoc(command) or ""
+    _, found, shown = text.partition("Examples:\n")
+    return f"examples:\n{textwrap.indent(textwrap.dedent(shown).rstrip(), '  ')}" if found else ""

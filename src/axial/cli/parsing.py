@@ -5,6 +5,8 @@ import functools
 import io
 import re
 import sys
+import types
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +21,22 @@ from axial.validation import unknown_name
 _T = TypeVar("_T")
 _QUIET = tyro.conf.arg(help_behavior_hint="")
 """None and False are no defaults to tell: the help text names the real one, if there is one."""
+
+
+def quiet(metavar: str) -> Any:
+    """The same for a value, which help calls `metavar`."""
+    return tyro.conf.arg(help_behavior_hint="", metavar=metavar)
+
+
 Switches = Annotated[_T, tyro.conf.FlagCreatePairsOff]
 Switch = Annotated[Switches[bool], _QUIET]
-Name = Annotated[str | None, _QUIET]
-Count = Annotated[int | None, _QUIET]
-File = Annotated[Path | None, _QUIET]
+Name = Annotated[str | None, quiet("NAME")]
+Count = Annotated[int | None, quiet("N")]
+Number = Annotated[float | None, quiet("X")]
+File = Annotated[Path | None, quiet("FILE")]
+Folder = Annotated[Path | None, quiet("DIR")]
+_PLAIN = {int: "N", float: "X", str: "NAME", Path: "FILE"}
+"""What help calls a value of a type; a tuple has several."""
 _MARKERS = (
     tyro.conf.OmitArgPrefixes,
     tyro.conf.DisallowNone,
@@ -45,13 +58,21 @@ def _quiet_defaults(kind: StructTypeInfo) -> StructConstructorSpec | None:
         _inside.clear()
     if not isinstance(found, StructConstructorSpec):
         return None
-    fields = (
-        replace(field, type=Annotated[field.type, _QUIET])  # type: ignore[arg-type]
-        if field.default is None or field.default is False
-        else field
-        for field in found.fields
-    )
-    return replace(found, fields=tuple(fields))
+    return replace(found, fields=tuple(map(_plain_field, found.fields)))
+
+
+def _plain_field(field: Any) -> Any:
+    """A field whose type is told in plain words, and a default only where it is one."""
+    if typing.get_origin(field.type) is Annotated:  # says for itself what it is called
+        return field
+    hint = {"help_behavior_hint": ""} if field.default is None or field.default is False else {}
+    kinds = [kind for kind in typing.get_args(field.type) if kind is not type(None)]
+    kind = kinds[0] if isinstance(field.type, types.UnionType) and kinds else field.type
+    several = typing.get_origin(kind) is tuple
+    name = _PLAIN.get(typing.get_args(kind)[0] if several else kind)
+    if name is not None:
+        hint["metavar"] = f"{name} ..." if several else name
+    return replace(field, type=Annotated[field.type, tyro.conf.arg(**hint)]) if hint else field
 
 
 def postponed(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
@@ -69,14 +90,28 @@ def parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any 
     how = {} if default is None else {"default": default}
     found, unknown = read(what, args, name, **how)
     if unknown:
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            read(what, ["--help"], name, **how)
-        flags = sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
-        line = printable(unknown_name(unknown[0], flags, brief=True))
+        line = printable(unknown_name(unknown[0], flags_of(what, name, **how), brief=True))
         print(f"axial {name}: {line}", file=sys.stderr)
         sys.exit(2)
     return found
+
+
+def help_of(name: str) -> str:
+    """What a command says with --help."""
+    from axial.cli.main import main
+
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        main([name, "--help"])
+    return shown.getvalue()
+
+
+def flags_of(what: Callable[..., Any], name: str, **how: Any) -> list[str]:
+    """Every flag that a command has."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        read(what, ["--help"], name, **how)
+    return sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
 
 
 def read(

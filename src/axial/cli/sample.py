@@ -24,7 +24,11 @@ def sample(
             of PNGs; how it was drawn is written beside it.
         drawing: How to draw.
         trace: Show the first pictures being drawn, as a .gif.
-        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
+        device: cpu, cuda or cuda:N; default: a GPU if there is one.
+
+    Examples:
+        axial sample cifar10 --count 4 --out samples.png
+        axial sample runs/pets --label cat dog --count 8 --seed 1 --out pets.png
     """
     from axial.sampling.sample import sample
 

@@ -3,31 +3,39 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from axial.cli.parsing import File, Name, Switch, Switches, parse, read
+from axial.cli.parsing import Folder, Name, Number, Switch, Switches, parse, quiet, read
 from axial.data.sources.options import ReadOptions
 from axial.errors import ConfigError
 from axial.models.config import Sizes
+from axial.models.family_config import FamilyConfig
 from axial.presets import PRESETS, preset_named
 from axial.system.terminal import printable
 from axial.training.config import TrainConfig
+
+_ENDS = ("--steps", "--epochs", "--max-minutes")
+"""What says how long a run is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFlags:
     """Train a preset on data, or resume a run: axial train --resume DIR."""
 
-    preset: tyro.conf.Positional[str | None] = None
-    """A recipe and sizes: digits, cifar10, imagenet32, imagenet64, bair, small, base, large ..."""
-    out: File = None
+    preset: Annotated[tyro.conf.Positional[str | None], quiet("[PRESET]")] = None
+    """A recipe and sizes: small, base or large for any data, digits, cifar10 ...; `axial presets`
+    lists them all, and after its name every setting is shown with its value."""
+    out: Folder = None
     """Folder of the new run."""
-    resume: File = None
-    """Folder of a run to resume, exactly where it stopped."""
+    resume: Folder = None
+    """Folder of a run to resume, exactly where it stopped; more --steps (or --max-minutes, where it
+    was limited by those) lengthen it."""
     data: Name = None
     """A packed .npy file, or any source that `axial data` takes."""
+    epochs: Number = None
+    """Train for so many passes over the data instead of --steps."""
     init: Name = None
     """Start from the weights of this checkpoint; its sizes are the run's."""
     stack_frames: Switch = False
@@ -35,7 +43,7 @@ class TrainFlags:
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """With several ranks (torchrun -m axial train ...): a whole model on each, or shards."""
     device: Name = None
-    """cpu or cuda; default: a GPU if there is one."""
+    """cpu, cuda or cuda:N; default: a GPU if there is one."""
     tensorboard: Switch = False
     """Write TensorBoard event files too; a resumed run keeps writing them."""
     training: TrainConfig = PRESETS["small"]().training
@@ -47,11 +55,18 @@ class TrainFlags:
 
 
 def train(args: Sequence[str]) -> None:
-    """Train a preset on data, or resume a run; leaves a model, its samples and its curve."""
+    """Train a preset on data, or resume a run; leaves a model, its samples and its curve.
+
+    Examples:
+        axial train small --data photographs/ --size 32 --max-minutes 60 --out runs/photographs
+        axial train --resume runs/photographs --max-minutes 120
+        axial train base --data train.npy --epochs 50 --batch 64 --out runs/base
+    """
     flags = _train_flags(args)
     from axial.system.ranks import ranks
     from axial.training.loop import train
-    from axial.training.start import Plan, open_run
+    from axial.training.plan import Plan
+    from axial.training.start import open_run
 
     names = {field.name for field in fields(Plan)} & {field.name for field in fields(TrainFlags)}
     asked: dict[str, Any] = {name: getattr(flags, name) for name in names - {"preset"}}
@@ -75,6 +90,11 @@ def train(args: Sequence[str]) -> None:
         sys.exit(128 + outcome.signal)
 
 
+def _sizes_of(config: FamilyConfig) -> Sizes:
+    names = {field.name for field in fields(Sizes)} & {field.name for field in fields(config)}
+    return Sizes(**{name: getattr(config, name) for name in names})
+
+
 def _train_flags(args: Sequence[str]) -> TrainFlags:
     """The flags with the defaults of the preset, or of the run to resume."""
     plain = [arg for arg in args if arg not in ("-h", "--help")]
@@ -82,6 +102,8 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     default = TrainFlags(preset=asked.preset)
     if asked.preset is not None and not unknown:  # which may be misread beside what is not known
         default = replace(default, training=preset_named(asked.preset)().training)
+        if len(plain) < len(args):  # help shows the sizes that the preset has for its own data
+            default = replace(default, sizes=_sizes_of(preset_named(asked.preset)().model))
     if asked.resume is not None and not unknown:
         from axial.checkpoints.run_folder import Run
 
@@ -91,8 +113,9 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     flags = parse(TrainFlags, args, "train", default=default)
     if flags.resume is None and flags.preset is None:
         raise ConfigError("name a preset to train, or --resume a run")
-    if flags.training.max_minutes is not None and any(arg.startswith("--steps") for arg in args):
-        raise ConfigError("give --steps or --max-minutes, but not both")
+    given = [end for end in _ENDS if any(arg.split("=")[0] == end for arg in args)]
+    if len(given) > 1:
+        raise ConfigError(f"give {' or '.join(given)}, but not both")
     if (flags.resume is None) == (flags.out is None):
         raise ConfigError("give --out DIR for a new run, or --resume DIR, but not both")
     return flags

@@ -1,7 +1,6 @@
 """A model as a codec: examples in, a file out, and back; in bounded memory."""
 
 import copy
-import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -9,18 +8,14 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int, Shaped
-from numpy.typing import NDArray
-from torch import Tensor
 
 from axial.checkpoints.model_folder import fingerprint
 from axial.codec.coding import Tiles, decode, default_lanes, encode
-from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_contents
+from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_group
 from axial.codec.tiles import Plan, boxes, cut, extent, plan
 from axial.data.packed import Array
-from axial.errors import InputError, StreamError
-from axial.models.attention import check_tensors
-from axial.models.protocol import Model, check_integers
+from axial.errors import StreamError
+from axial.models.protocol import Model
 from axial.sampling.decoder import Decoder
 from axial.sampling.draw import decoding_bytes, draws_at_once
 
@@ -38,14 +33,24 @@ class Example(NamedTuple):
     label: int | None = None
 
 
+def in_float64(model: Model) -> Model:
+    """The same model in float64; itself, if it is."""
+    if next(model.parameters()).dtype == torch.float64:
+        return model
+    return copy.deepcopy(model).double()
+
+
+def model_id(model: Model) -> bytes:
+    """What a file calls its model: the same for its weights in any precision that holds them."""
+    return bytes.fromhex(fingerprint(in_float64(model)))[:FINGERPRINT]
+
+
 class Codec:
     """A model in float64, and how many tiles go together."""
 
     def __init__(self, model: Model, *, name: str = "", lanes: int | None = None) -> None:
-        if next(model.parameters()).dtype != torch.float64:
-            model = copy.deepcopy(model).double()
-        self.model, self.config, self.name = model.eval(), model.config, name
-        self.fingerprint = bytes.fromhex(fingerprint(model))[:FINGERPRINT]
+        self.model, self.config, self.name = in_float64(model), model.config, name
+        self.fingerprint = model_id(self.model)
         self.lanes = lanes or default_lanes(self.config, decoding_bytes(self.model))
 
     def contents(self, *, classes: int = 0) -> Contents:
@@ -157,33 +162,25 @@ class Codec:
     ) -> Iterator[tuple[Array, int | None]]:
         """The tiles of some spans one by one, whole groups decoded together."""
         lanes = contents.lanes
-        ends = np.cumsum([0] + [length for length, _ in contents.groups])
+        ends = np.cumsum([len(MARK) + 1] + [length for length, _ in contents.groups])
         most = max(1, min(batch or _TILES, batch or draws_at_once(self.model)) // lanes)
         last = sum(map(contents.tiles_of, contents.entries))
         decoder: tuple[int, Decoder] | None = None
         done = 0
         for numbers in _chunks(_groups(spans, lanes), most):
             rows = [i for g in numbers for i in range(g * lanes, min((g + 1) * lanes, last))]
-            size = len(numbers) * lanes
+            size = len(numbers) * lanes if len(numbers) > 1 else len(rows)
             if decoder is None or decoder[0] != size:
                 decoder = size, Decoder(self.model, size)
-            groups = [self._group(file, contents, int(ends[g]), g) for g in numbers]
+            groups = [read_group(file, contents, int(ends[g]), g) for g in numbers]
             plans = list(self._plans(contents, rows))
             found = decode(self.model, decoder[1], groups, plans, lanes, contents.classes)
+            done += len(rows)
+            progress(done)
             kept = {row for span in spans for row in range(*_overlap(span, rows))}
             for i, row in enumerate(rows):
                 if row in kept:
                     yield found.x[i], None if found.label is None else int(found.label[i])
-            done += len(rows)
-            progress(done)
-
-    def _group(self, file: BinaryIO, contents: Contents, place: int, number: int) -> bytes:
-        length, checksum = contents.groups[number]
-        file.seek(len(MARK) + 1 + place)
-        data = file.read(length)
-        if len(data) != length or zlib.crc32(data) != checksum:
-            raise StreamError(f"is damaged (the checksum of group {number} is wrong)")
-        return data
 
     def _plans(self, contents: Contents, rows: list[int]) -> Iterator[Plan]:
         """What of each tile is coded."""
@@ -210,73 +207,3 @@ def _overlap(span: range, rows: list[int]) -> tuple[int, int]:
 
 def _chunks(numbers: list[int], size: int) -> Iterator[list[int]]:
     return (numbers[i : i + size] for i in range(0, len(numbers), size))
-
-
-def compress(
-    model: Model,
-    x: Shaped[Tensor, "..."],
-    *,
-    label: Shaped[Tensor, "..."] | None = None,
-    lanes: int | None = None,
-) -> bytes:
-    """Integers (n, *grid, c), or one example (*grid, c), as the bytes of an .axl file.
-
-    A grid of another size than the model's is cut into tiles. Where the model has several channels
-    and `x` has one, the others follow from it. `label` is one for each example. `lanes` is how many
-    tiles share a stream; by default as many as keep what stands beside it below 0.1 %.
-    """
-    config = model.config
-    check_tensors(x=x, label=label)
-    ndim = len(config.axes) + 1
-    if x.ndim not in (ndim, ndim + 1) or x.shape[-1] not in (1, config.channels) or not x.numel():
-        raise InputError(
-            f"x has shape {tuple(x.shape)}, but this model takes {len(config.axes)} axes of any "
-            f"lengths and {config.channels} channels, (n, *grid, c) or (*grid, c)"
-        )
-    check_integers("x", x, at_least=0, below=config.values)
-    alone = x.ndim == ndim
-    found = (x.unsqueeze(0) if alone else x).cpu().numpy()
-    labels = _labels(label, len(found), config.classes)
-    entry = Entry(
-        name="",
-        grid=found.shape[1:-1],
-        count=len(found),
-        array=True,
-        one_plane=found.shape[-1] < config.channels,
-        alone=alone,
-    )
-    codec, file = Codec(model, lanes=lanes), io.BytesIO()
-    examples = (
-        Example(part, None if labels is None else int(labels[i])) for i, part in enumerate(found)
-    )
-    codec.write(file, codec.contents(classes=config.classes), [(entry, examples)])
-    return file.getvalue()
-
-
-def _labels(label: Tensor | None, count: int, classes: int) -> NDArray[np.int64] | None:
-    if (label is None) != (classes == 0):
-        wanted = f"is conditioned on {classes} classes: give label="
-        raise InputError(f"this model {wanted if classes else 'is unconditional: leave label out'}")
-    if label is None:
-        return None
-    if label.shape not in ((count,), (1,)):
-        raise InputError(f"label has shape {tuple(label.shape)}: give ({count},), one each")
-    check_integers("label", label, at_least=0, below=classes)
-    return label.long().cpu().expand(count).numpy()
-
-
-def decompress(model: Model, data: bytes, *, batch: int | None = None) -> Int[Tensor, "..."]:
-    """What `compress` was given; a StreamError for anything but its exact integers.
-
-    Several entries of one shape come one after another.
-    """
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise InputError(f"data is {type(data).__name__}: give the bytes of an .axl file")
-    file = io.BytesIO(data)
-    contents = read_contents(file)
-    kinds = {(entry.grid, entry.one_plane) for entry in contents.entries}
-    if len(kinds) != 1:
-        raise StreamError(f"holds pictures of {len(kinds)} sizes; use `axial decompress`")
-    found = [example.x for _, example in Codec(model).read(file, contents, batch=batch)]
-    x = torch.from_numpy(np.stack(found))
-    return x[0] if len(contents.entries) == 1 and contents.entries[0].alone else x

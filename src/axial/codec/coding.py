@@ -31,6 +31,10 @@ from axial.sampling.decoder import Answer, Decoder, decoding
 
 GROUP_ELEMENTS = 1 << 16
 """Elements of a group, roughly: its few bytes beside the stream are then less than 0.1 %."""
+_OTHER_PIXELS = (
+    "its bytes are whole, but decode to other pixels than were compressed: this device computes "
+    "other logits; try another one by --device"
+)
 _LANE_BYTES = 1 << 30
 """What the decoder's caches of a group may take."""
 
@@ -241,9 +245,10 @@ class GroupReader:
         lanes: int,
         classes: int,
     ) -> None:
-        self.config, self.lanes, self.count = config, lanes, len(plans)
+        self.config, self.count = config, len(plans)
+        self.lanes = lanes if len(groups) > 1 else len(plans)  # one alone may have fewer
         self.rank = np.argsort(config.order())
-        elements, total = len(self.rank), len(groups) * lanes
+        elements, total = len(self.rank), len(groups) * self.lanes
         self.x = np.full((total, elements), -1, np.int64)
         self.coded = np.zeros((total, elements), bool)
         self.source = np.full((total, elements), -1, np.int64)
@@ -254,17 +259,19 @@ class GroupReader:
             near = _read_near(cursor, elements * lanes, config.values)
             for place, ways in near.items():
                 step, lane = divmod(place, lanes)
-                self.near.setdefault(step, []).extend((g * lanes + lane, *way) for way in ways)
+                row = g * lanes + lane
+                if row >= self.count:
+                    raise StreamError("a logit near a border is none of these tiles'")
+                self.near.setdefault(step, []).extend((row, *way) for way in ways)
             stored = _read_stored(cursor, plans[part], config.values, config.channels)
             for lane, (plan, values) in enumerate(zip(plans[part], stored, strict=True)):
                 row = part.start + lane
                 self.coded[row], self.source[row] = plan.coded, plan.source
                 self.x[row, plan.stored] = values
             streams.append(cursor.rest())
-        self.streams = rans.Reader(streams)
-        self._groups = len(groups)
+        self.streams, self._groups = rans.Reader(streams), len(groups)
         self.label = self._read_labels(classes) if classes else None
-        self._follow()
+        self.follow()
 
     def _read_labels(self, classes: int) -> NDArray[np.int64]:
         share = _label_bound(np.arange(classes + 1), classes)
@@ -281,7 +288,7 @@ class GroupReader:
             value[:, lane] = self.streams.read(bounds[:, lane], lanes[:, lane])
         return value.reshape(-1)
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Put what follows from known elements in its place; what is 0 everywhere is known."""
         missing = (self.x < 0) & ~self.coded
         found = np.take_along_axis(self.x, np.maximum(self.source, 0), 1)
@@ -316,7 +323,7 @@ class GroupReader:
         for part, wanted in zip(_slices(self.count, self.lanes), self.streams.seals(), strict=True):
             label = None if self.label is None else self.label[part]
             if seal(x[part], label, self.config.values) != wanted:
-                raise StreamError("the pixels are not those that were compressed")
+                raise StreamError(_OTHER_PIXELS)
 
 
 def decode(
@@ -338,11 +345,10 @@ def decode(
         for seen in decoder.lines(x, reader, label):
             # Planes that follow from this one are known from here on, and are not walked.
             if config.channels_in_turn:
-                reader._follow()
+                reader.follow()
                 seen.copy_(torch.from_numpy(reader.x).view(seen.shape))
     decoder.check_finite()
     reader.check_seals()
-    reader._follow()
     return Tiles(
         reader.x[: reader.count].reshape(-1, *config.axes, config.channels),
         plans,

@@ -140,6 +140,16 @@ def read_contents(file: BinaryIO) -> Contents:
     return found
 
 
+def read_group(file: BinaryIO, contents: Contents, place: int, number: int) -> bytes:
+    """The bytes of a group that begins at a place; refused if they are not those written."""
+    length, checksum = contents.groups[number]
+    file.seek(place)
+    data = file.read(length)
+    if len(data) != length or zlib.crc32(data) != checksum:
+        raise _damaged(f"the checksum of group {number} is wrong")
+    return data
+
+
 def _damaged(reason: str) -> StreamError:
     return StreamError(f"is damaged ({reason}); fetch it again")
 

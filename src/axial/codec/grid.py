@@ -74,7 +74,7 @@ def bounds(points: Int[Tensor, "*grid v"]) -> Int[Tensor, "*grid v+1"]:
 
 @functools.cache
 def exp_table(device: torch.device) -> Int[Tensor, " n"]:
-    """The values exp(-d / GRID) in units of 2 ** -30, rounded, for d = 0, 1, 2 ... up to the first 0.
+    """Of d = 0, 1, 2 ... exp(-d / GRID) in units of 2 ** -30, rounded, up to the first 0.
 
     Made in decimal arithmetic, whose exp is rounded correctly by its standard.
     """

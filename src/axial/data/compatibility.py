@@ -1,6 +1,6 @@
 """Whether data conforms to a model: its shape, frames and classes; and which part is scored."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def remap_labels(packed: Packed, names: tuple[str, ...]) -> Packed:
     if unknown := [name for name in own.names if name not in names]:
         raise InputError(
             f"{packed.description.title}: has the class {unknown[0]!r}, but the model was trained "
-            f"on {_listed(names)}; call it as there, or give other data"
+            f"on {listed(names)}; call it as there, or give other data"
         )
     number = np.array([names.index(name) for name in own.names])
     found = open_packed(packed.path, stack_frames=packed.stack_frames)
@@ -97,7 +97,7 @@ def remap_labels(packed: Packed, names: tuple[str, ...]) -> Packed:
     return found
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Names in one line, which a thousand are too many for."""
     first = ", ".join(map(repr, names[:_LISTED]))
     return first if len(names) <= _LISTED else f"{first} and {len(names) - _LISTED:,} more"

@@ -210,6 +210,11 @@ def hash_elements(path: Path) -> str:
     return digest.hexdigest()
 
 
+def spread(available: int, count: int) -> NDArray[np.int64]:
+    """The indices of `count` examples evenly spread over those that are available."""
+    return (2 * np.arange(count, dtype=np.int64) + 1) * available // max(1, 2 * count)
+
+
 def dtype_for(values: int) -> np.dtype[Any]:
     """The smallest unsigned integers that hold `values` values."""
     return np.dtype(np.uint8 if values <= 256 else np.uint16)

@@ -206,7 +206,7 @@ class _Collector:
                 if not self.skip_bad:
                     raise error from error.__cause__
                 self.skipped += 1
-                self.bad += [str(error)] if len(self.bad) < 10 else []
+                self.bad += [error.as_written] if len(self.bad) < 10 else []
             else:
                 room = self._room(record, sum(map(len, rows)))
                 rows.append(record.data[:room])

@@ -1,21 +1,16 @@
 """What a packed array holds: values, means, duplicates, and what classical codecs make of it."""
 
 import hashlib
-import io
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from axial.data.packed import Array, Packed
+from axial.data.classical import WEBP_LONGEST, codec_bits
+from axial.data.packed import Array, Packed, spread
 from axial.errors import DataError
 
 _SAMPLE = 256
 _BARS = 16
-_WEBP_LONGEST = 16_383
-"""Pixels a side of a WebP picture may have."""
 
 
 def survey(packed: Packed, other: Packed | None = None) -> str:
@@ -79,60 +74,18 @@ def _hashes(packed: Packed) -> Array:
     return np.fromiter(marks, "S32", len(packed))
 
 
-def codec_bits(packed: Packed, sample: int = _SAMPLE) -> dict[str, float]:
-    """Bits per dimension of lossless codecs on a sample, every picture a file with its header."""
-    if packed.array.dtype != np.uint8 or len(packed.description.axes) < 2:
-        return {}
-    encoders = picture_encoders()
-    if max(packed.row_shape[-3:-1]) > _WEBP_LONGEST:
-        del encoders["WebP"]
-    count = min(sample, len(packed))
-    size = dict.fromkeys(encoders, 0)
-    for index in np.linspace(0, len(packed) - 1, count).astype(np.int64):
-        for picture in _pictures(packed.rows([index])):  # one at a time: they may be large
-            for name, encode in encoders.items():
-                size[name] += encode(picture)
-    dimensions = count * int(np.prod(packed.row_shape))
-    return {name: 8 * total / dimensions for name, total in size.items()}
-
-
-def picture_encoders() -> dict[str, Callable[[Array], int]]:
-    """Lossless codecs of pictures: each turns (h, w) or (h, w, 3) into a number of bytes."""
-
-    def pillow(x: Array, **how: Any) -> int:
-        stream = io.BytesIO()
-        Image.fromarray(x).save(stream, **how)
-        return len(stream.getvalue())
-
-    found: dict[str, Callable[[Array], int]] = {
-        "PNG": lambda x: pillow(x, format="PNG", optimize=True),
-        # Method 4 packs small pictures tighter than 6 does, and 25 times as fast.
-        "WebP": lambda x: pillow(x, format="WEBP", lossless=True, quality=100, method=4),
-    }
-    try:
-        from imagecodecs import jpegxl_encode
-    except ImportError:
-        return found
-    return found | {"JPEG XL": lambda x: len(jpegxl_encode(x, lossless=True, effort=9))}
-
-
-def _pictures(x: Array) -> list[Array]:
-    """Every 2-D slice: whole where it is grey or RGB, else one channel at a time."""
-    slices = x.reshape(-1, *x.shape[-3:])
-    if slices.shape[-1] == 3:
-        return list(slices)
-    return [np.ascontiguousarray(one[..., c]) for one in slices for c in range(one.shape[-1])]
-
-
 def _codecs(packed: Packed) -> str:
-    found = codec_bits(packed)
+    """What each codec needs, and for which of the examples."""
+    count = min(_SAMPLE, len(packed))
+    found = codec_bits(packed, spread(len(packed), count))
     uniform = f"uniform {np.log2(packed.shape.values):.3f}"
     if not found:
         return uniform
     texts = [f"{name} {bits:.3f}" for name, bits in found.items()]
     if "WebP" not in found:
-        texts.append(f"WebP holds no more than {_WEBP_LONGEST:,} pixels a side")
-    return ", ".join([uniform, *texts]) + f" (on {min(_SAMPLE, len(packed))} examples)"
+        texts.append(f"WebP holds no more than {WEBP_LONGEST:,} pixels a side")
+    some = f"{count:,} of {len(packed):,}, evenly spread" if count < len(packed) else f"all {count}"
+    return ", ".join([uniform, *texts]) + f"; a file each, {some}"
 
 
 def _labels(packed: Packed) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from axial.errors import ConfigError
 from axial.validation import Precision, Weights, as_integer
 
 
@@ -29,14 +30,23 @@ class EvaluateConfig:
     precision: Precision = "float32"
     """Precision of the model. Sums are always in float64."""
     limit: int | None = None
-    """Score only the first N examples, and say so."""
+    """Score only N examples, evenly spread over the data, and say so."""
+    first: int | None = None
+    """Score only the first N examples, and say so; no more of a source is read."""
+    label: str | None = None
+    """Score every example as this class, by name or number; `all` sums over the classes. Default:
+    the labels of the data, or where it has none the exact sum over the classes, each as likely."""
+    compare: bool = True
+    """Measure PNG, WebP and, where imagecodecs is installed, JPEG XL on the same examples."""
     overwrite: bool = False
     """Replace files that exist already."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "limit"):
+        for name in ("batch", "limit", "first"):
             if (value := getattr(self, name)) is not None:
-                as_integer(f"--{name}", value, at_least=1)
+                as_integer(name, value, at_least=1)
+        if self.limit is not None and self.first is not None:
+            raise ConfigError("give --limit or --first, but not both")
 
     @property
     def partial(self) -> Path | None:

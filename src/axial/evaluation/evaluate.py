@@ -13,19 +13,29 @@ import torch
 from torch import Tensor
 
 import axial
-from axial.checkpoints.model_folder import load
-from axial.checkpoints.trained_on import check_unseen, class_names, other_version, trained_on
+from axial.checkpoints.model_folder import config_of, load
+from axial.checkpoints.trained_on import (
+    check_unseen,
+    class_names,
+    class_numbers,
+    class_title,
+    other_version,
+    trained_on,
+)
+from axial.data.batches import Indices
+from axial.data.classical import codec_bits
 from axial.data.compatibility import conform, open_test
 from axial.data.description import description_path
 from axial.data.in_memory import pack_array
-from axial.data.packed import Array, Packed
+from axial.data.packed import Array, Packed, spread
 from axial.data.sources.options import ReadOptions
 from axial.errors import DataError, InputError
 from axial.evaluation.config import EvaluateConfig
-from axial.evaluation.scoring import Evaluation, score, write_json
+from axial.evaluation.result import Evaluation, write_json
+from axial.evaluation.scoring import conditioned_bits, score, wanted_data
 from axial.media.maps import bit_map
 from axial.media.sheets import check_preview, write_png
-from axial.models.likelihood import element_bits
+from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model
 from axial.system.files import (
     check_apart,
@@ -38,7 +48,7 @@ from axial.system.files import (
 from axial.system.progress import counting
 from axial.system.ranks import ranks, usable
 from axial.system.terminal import printable
-from axial.validation import Weights
+from axial.validation import Weights, as_integer
 
 _DRAWN = 8
 
@@ -46,10 +56,12 @@ _DRAWN = 8
 def evaluate(
     model: Model | Path | str,
     data: Packed | Path | str | Tensor | Array | None = None,
-    label: Tensor | Array | None = None,
+    label: Tensor | Array | str | int | None = None,
     *,
     weights: Weights = "ema",
     device: torch.device | str | None = None,
+    limit: int | None = None,
+    compare: bool = False,
     **how: Any,
 ) -> Evaluation:
     """Score a data set: bits/dim over every element of every example, with its standard error.
@@ -57,11 +69,17 @@ def evaluate(
     `model` is a model, which is scored where it is, or what `load` takes. `data` is a packed array,
     any source that `pack` takes (its test part, if it has parts), or integers (n, *axes, c) with
     their labels if the model takes some; of a run it may be left out, and is the test part of
-    what that was trained on. `how` goes to `score`: `subset`, `batch`, `precision` ...
+    what that was trained on. One `label` for all, by name or number, scores every example as that
+    class; without labels a class-conditional model is scored by the exact sum over its classes, as
+    it is with `label="all"`. `limit` takes so many examples evenly spread over the data; `compare`
+    measures classical codecs on the same. `how` goes to `score`: `subset`, `batch`, `precision` ...
     """
     folder = None
     if isinstance(model, str | Path):
         folder, model = model, load(model, device=usable(device), weights=weights)
+    fixed = None
+    if isinstance(label, str | int):
+        fixed, label = _condition(folder, label, model.config.classes), None
     with temporary_folder() as scratch:
         if isinstance(data, Packed):
             packed = data
@@ -70,10 +88,53 @@ def evaluate(
         else:
             path, classes = scratch / "data.npy", model.config.classes or None
             packed = pack_array(data, path, labels=label, classes=classes)
-        names = None if folder is None else class_names(folder)
-        found = score(model, conform(packed, model.config.data, names), **how)
+        if limit is not None:
+            count = min(as_integer("limit", limit, at_least=1), len(packed))
+            how = {"subset": spread(len(packed), count)} | how
+        packed = _conform(packed, model.config, folder, fixed)
+        found = score(model, packed, label=fixed, **how)
         other = None if folder is None else other_version(packed, folder)
-        return replace(found, weights=weights, trained_on=other)
+        codecs = _codecs(packed, found.index, model.config) if compare else {}
+        found = replace(found, weights=weights, trained_on=other, codecs=codecs)
+        return _named(found, folder)
+
+
+def _condition(checkpoint: Path | str | None, label: str | int, classes: int) -> int:
+    """The class of that name or number; -1 for the sum over all."""
+    if label == "all":
+        class_numbers(checkpoint or "model", [label], classes)
+        return -1
+    return class_numbers(checkpoint or "model", [label], classes)[0]
+
+
+def _conform(
+    packed: Packed, config: FamilyConfig, checkpoint: Path | str | None, label: int | None
+) -> Packed:
+    """The data as it is scored: its labels matter unless it has none or a class is asked for."""
+    labels = packed.labels is not None and label is None
+    names = None if checkpoint is None else class_names(checkpoint)
+    return conform(packed, wanted_data(config, labels=labels), names)
+
+
+def _named(found: Evaluation, checkpoint: Path | str | None) -> Evaluation:
+    """The result with the name of its one class."""
+    if checkpoint is None or not isinstance(found.label, int):
+        return found
+    return replace(found, label=class_title(checkpoint, found.label))
+
+
+def _codecs(packed: Packed, index: Indices, config: FamilyConfig, **how: Any) -> dict[str, float]:
+    """What codecs need for the same elements; nothing where what is given is no whole frames."""
+    shape, given = config.data, config.given_steps
+    if given and shape.stacked_frames == 1 and shape.window is None:
+        return {}  # rows of a picture
+    if config.given_channels:
+        if given or shape.stacked_frames == 1 or config.given_channels % shape.frame_channels:
+            return {}
+        given = config.given_channels // shape.frame_channels
+    elif given and shape.stacked_frames > 1:
+        return {}
+    return codec_bits(packed, index, frames=shape.stacked_frames, given=given, **how)
 
 
 def report(
@@ -82,7 +143,9 @@ def report(
     """Score, write what was asked for, then print the result in one line."""
     _check_outputs(config)
     with ranks(device) as team, temporary_folder() as scratch:
-        model = load(checkpoint, device=team.device, weights=config.weights)
+        about, fixed = config_of(checkpoint), None
+        if config.label is not None:
+            fixed = _condition(checkpoint, config.label, about.classes)
         packed = _open(
             checkpoint,
             config.data,
@@ -90,10 +153,12 @@ def report(
             scratch,
             workers=None if team.count == 1 else 1,
             progress=team.is_rank0,
-            limit=config.limit,
+            limit=config.first,
         )
-        packed = conform(packed, model.config.data, class_names(checkpoint))
-        count = min(len(packed), config.limit or len(packed))
+        packed = _conform(packed, about, checkpoint, fixed)
+        model = load(checkpoint, device=team.device, weights=config.weights)
+        count = min(len(packed), config.limit or config.first or len(packed))
+        index = np.arange(count) if config.limit is None else spread(len(packed), count)
         start = time.monotonic()
         with counting("scored", count, shown=team.is_rank0) as progress:
             found = score(
@@ -101,10 +166,11 @@ def report(
                 packed,
                 ranks=team,
                 batch=config.batch,
-                subset=np.arange(count),
+                subset=index,
                 precision=config.precision,
                 resume=config.partial,
                 progress=progress,
+                label=fixed,
             )
         if not math.isfinite(found.bits_per_dim):
             raise InputError(
@@ -112,15 +178,21 @@ def report(
                 f"training went wrong, or it needs another --precision"
             )
         other = other_version(packed, checkpoint)
-        found = replace(found, weights=config.weights, trained_on=other)
+        found = _named(replace(found, weights=config.weights, trained_on=other), checkpoint)
+        seconds = time.monotonic() - start
         on_gpu = team.device.type == "cuda"
         facts = {
             "checkpoint": str(checkpoint),
             "device": torch.cuda.get_device_name(team.device) if on_gpu else str(team.device),
-            "seconds": time.monotonic() - start,
+            "seconds": seconds,
             "versions": {"axial": axial.__version__, "torch": torch.__version__},
         }
-        team.on_rank0(lambda: _write(config, found, facts, model, packed))
+        if config.compare and team.is_rank0:
+            with counting("coded by classical codecs", None) as progress:
+                codecs = _codecs(packed, index, model.config, progress=progress)
+                found = replace(found, codecs=codecs)
+        condition = -1 if found.summed else fixed
+        team.on_rank0(lambda: _write(config, found, facts, model, packed, condition))
 
 
 def _open(
@@ -170,7 +242,12 @@ def _check_outputs(config: EvaluateConfig) -> None:
 
 
 def _write(
-    config: EvaluateConfig, found: Evaluation, facts: dict[str, Any], model: Model, packed: Packed
+    config: EvaluateConfig,
+    found: Evaluation,
+    facts: dict[str, Any],
+    model: Model,
+    packed: Packed,
+    condition: int | None,
 ) -> None:
     """Write the files, and only then print the result and forget how far it had come."""
     written = [path for path in (config.json, config.per_example, config.map) if path is not None]
@@ -183,14 +260,14 @@ def _write(
         with errors_of(path), replacing(path) as scratch, scratch.open("wb") as file:
             np.save(file, found.bits, allow_pickle=False)
     if config.map is not None:
-        index = found.index[:_DRAWN]
+        index = found.index[spread(len(found.index), min(_DRAWN, len(found.index)))]
         x = torch.from_numpy(packed.rows(index).astype(np.int64))
         label = None
         if found.labels and packed.labels is not None:
             label = torch.from_numpy(packed.labels[index])
         if next(model.parameters()).element_size() < 4:
             model = copy.deepcopy(model).float()  # as it was scored
-        where = element_bits(model, x, label).numpy()
+        where = conditioned_bits(model, x, label, condition).numpy()
         frames = packed.shape.frames or model.config.data.stacked_frames
         write_png(config.map, bit_map(x.numpy(), where, values=packed.shape.values, frames=frames))
     if found.trained_on is not None:
@@ -199,6 +276,10 @@ def _write(
         print(printable(line), file=sys.stderr)
     for new in written:
         print(printable(f"{new}: written"), file=sys.stderr)
+    if found.codecs:
+        missing = "JPEG XL" not in found.codecs
+        hint = "; JPEG XL: pip install axial-transformers[compare]" * missing
+        print(f"{found.comparison}{hint}", file=sys.stderr)
     print(printable(found), flush=True)
     if config.partial is not None:
         with errors_of(config.partial):

@@ -8,10 +8,9 @@ the order of the file.
 import copy
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -26,112 +25,18 @@ from axial.checkpoints.model_folder import fingerprint
 from axial.checkpoints.tensors import hash_tensors, is_there, read_tensors
 from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
 from axial.data.compatibility import conform
-from axial.data.description import Description
 from axial.data.packed import Packed
 from axial.errors import ConfigError, DataError
+from axial.evaluation.result import Evaluation
 from axial.models.family_config import FamilyConfig
-from axial.models.likelihood import element_bits, planes_at_once
+from axial.models.likelihood import element_bits, planes_at_once, summed_bits
 from axial.models.protocol import Model
-from axial.system.files import errors_of, replacing, write_text
+from axial.shape import DataShape
+from axial.system.files import errors_of, replacing
 from axial.system.ranks import Ranks
-from axial.validation import Precision, Weights, as_integer, check_choice
+from axial.validation import Precision, as_integer, check_choice
 
 _SAVE_SECONDS = 20.0
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
-    """What a model makes of a data set."""
-
-    data: Description
-    """What was scored: data set, version, split, hash."""
-    index: Indices
-    """Which of its examples."""
-    bits: NDArray[np.float64]
-    """Bits of each of these."""
-    elements: int
-    """Elements of one example that carry bits: all but the given ones."""
-    per_channel: tuple[float | None, ...]
-    """Bits/dim of each channel; None for a given one."""
-    per_row: tuple[float | None, ...]
-    """Bits/dim of each step of axis 0; None for a given one."""
-    kind: str
-    """What an example is called."""
-    labels: bool
-    """Whether the model was conditioned on the labels."""
-    given: str | None
-    """What the model was given of each example, in words."""
-    precision: str
-    """In what the model computed; sums are in float64 always."""
-    batch: int
-    """Examples scored together, on all ranks."""
-    fingerprint: str | None
-    """That of the model, where it was asked for."""
-    weights: Weights = "ema"
-    """Which of a run's weights were scored."""
-    trained_on: str | None = None
-    """The version of the data set that a run was trained on, where it is not that of the data."""
-
-    @property
-    def bits_per_dim(self) -> float:
-        """Mean over examples of the bits of an element that is not given."""
-        return float(self.bits.mean()) / self.elements
-
-    @property
-    def standard_error(self) -> float | None:
-        """Of `bits_per_dim`, over examples; None for a single one."""
-        count = len(self.bits)
-        if count < 2:
-            return None
-        return float(self.bits.std(ddof=1)) / math.sqrt(count) / self.elements
-
-    def to_json(self) -> dict[str, Any]:
-        """Every figure at full precision, but for those of single examples."""
-        labels = self.data.labels if self.labels else None
-        return {
-            "bits_per_dim": self.bits_per_dim,
-            "standard_error": self.standard_error,
-            "bits": float(self.bits.sum()),
-            "examples": len(self.bits),
-            "elements": len(self.bits) * self.elements,
-            "per_channel": self.per_channel,
-            "per_row": self.per_row,
-            "data": {
-                "title": self.data.title,
-                "split": self.data.split,
-                "sha256": self.data.sha256,
-                "examples": self.data.count,
-                "beginning": self.data.beginning,
-                "labels": labels.sha256 if labels else None,
-            },
-            "given_labels": self.labels,
-            "given": self.given,
-            "precision": self.precision,
-            "batch": self.batch,
-            "fingerprint": self.fingerprint,
-            "weights": self.weights,
-            "trained_on": self.trained_on,
-        }
-
-    def __str__(self) -> str:
-        error = self.standard_error
-        given = f", {self.given}{',' * (error is not None)}" if self.given else ""
-        spread = "" if error is None else f" +- {error:.4f}"
-        about = [f"{self._examples()}, {self.data.title}"]
-        about += [f"trained on {self.trained_on}"] if self.trained_on else []
-        about += ["given labels"] if self.labels else []
-        about += ["raw weights"] if self.weights == "raw" else []
-        about += [] if self.precision == "float32" else [self.precision]
-        return f"{self.bits_per_dim:.4f} bits/dim{given}{spread} ({', '.join(about)})"
-
-    def _examples(self) -> str:
-        count, available = len(self.bits), self.data.count
-        cut = "first " * self.data.beginning
-        every = f"{available:,} {self.kind}{'s' * (available > 1)}"
-        if np.array_equal(np.sort(self.index), np.arange(available)):
-            return f"{cut}{every}"
-        first = "first " if np.array_equal(self.index, np.arange(count)) else ""
-        return f"{first}{count:,} of {'the ' * bool(cut)}{cut}{every}"
 
 
 def score(
@@ -145,6 +50,7 @@ def score(
     resume: Path | None = None,
     progress: Callable[[int], None] | None = None,
     identify: bool = True,
+    label: int | None = None,
 ) -> Evaluation:
     """Score a data set, or a subset of it, with a model that is on the device of `ranks`.
 
@@ -155,8 +61,15 @@ def score(
     with how many are done. `identify` hashes the weights and holds the data to its own hash, which
     costs a second or so per gigabyte. Kept in memory are 8 bytes for each example, times its
     channels and steps of axis 0.
+
+    A class-conditional model is scored given the labels of the data; given `label` for all, if that
+    is a class; and by the exact sum over classes where there are no labels or `label` is -1.
     """
-    packed = conform(packed, model.config.data)
+    labels = model.config.classes > 0 and packed.labels is not None and label is None
+    packed = conform(packed, wanted_data(model.config, labels=labels))
+    if label is not None:
+        label = as_integer("label", label, at_least=-1, below=model.config.classes)
+    summed = model.config.classes > 0 and not labels and label in (None, -1)
     ranks = ranks or Ranks(rank=0, count=1, device=next(model.parameters()).device)
     index = examples_of(packed, subset)
     check_choice("precision", precision, get_args(Precision))
@@ -171,8 +84,9 @@ def score(
     computed = "float64" if double else precision
     if next(model.parameters()).dtype in (torch.float16, torch.bfloat16):
         model = copy.deepcopy(model).float()
-    work = _Work(packed, index, model.config, ranks, batch)
-    key = _key(str(mark), packed, index, computed)
+    condition = -1 if summed else label
+    work = _Work(packed, index, model.config, ranks, batch, condition)
+    key = _key(str(mark), packed, index, computed, condition)
     file = _Partial(Path(resume), key) if resume else None
     with torch.autocast(ranks.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         table = work.score(model, progress or (lambda done: None), file)
@@ -181,7 +95,9 @@ def score(
         index=index,
         elements=model.config.elements,
         kind=_kind(packed, model.config),
-        labels=model.config.classes > 0,
+        labels=labels,
+        label=None if summed else label,
+        summed=model.config.classes * summed,
         given=_given(model.config, packed),
         precision=computed,
         batch=work.batch,
@@ -198,9 +114,17 @@ class _Work:
     """
 
     def __init__(
-        self, packed: Packed, index: Indices, config: FamilyConfig, ranks: Ranks, batch: int | None
+        self,
+        packed: Packed,
+        index: Indices,
+        config: FamilyConfig,
+        ranks: Ranks,
+        batch: int | None,
+        condition: int | None,
     ) -> None:
         self.packed, self.index, self.config, self.ranks = packed, index, config, ranks
+        self.condition = condition
+        """The class of all, -1 for the sum over classes; None for the labels, if there are any."""
         # Rank 0 decides, so that all pass through the model equally often.
         planes = torch.tensor(planes_at_once(config, ranks.device), device=ranks.device)
         self.planes = int(ranks.broadcast(planes))
@@ -248,9 +172,26 @@ class _Work:
         label = None
         if self.config.classes and batch.label is not None:
             label = _filled(batch.label, share, self.ranks.device)
-        found = element_bits(model, x, label, planes=self.planes)[: len(batch.x)]
+        found = conditioned_bits(model, x, label, self.condition, planes=self.planes)
+        found = found[: len(batch.x)]
         table[own, : self.config.channels] = found.flatten(1, -2).sum(1)
         table[own, self.config.channels :] = found.flatten(2).sum(2)
+
+
+def wanted_data(config: FamilyConfig, *, labels: bool) -> DataShape:
+    """What data must look like, with the labels of the model's classes or without any."""
+    return config.data if labels else replace(config.data, classes=0)
+
+
+def conditioned_bits(
+    model: Model, x: Tensor, label: Tensor | None, condition: int | None, **how: Any
+) -> Tensor:
+    """`element_bits` given the labels, or one class for all, or (-1) by the sum over classes."""
+    if condition == -1:
+        return summed_bits(model, x, **how)
+    if condition is not None:
+        label = torch.full((len(x),), condition, device=x.device)
+    return element_bits(model, x, label, **how)
 
 
 class _Partial:
@@ -287,21 +228,18 @@ class _Partial:
         return self.key | {"checksum": checksum}
 
 
-def _key(mark: str, packed: Packed, index: Indices, precision: str) -> dict[str, str]:
+def _key(
+    mark: str, packed: Packed, index: Indices, precision: str, condition: int | None
+) -> dict[str, str]:
     labels = packed.description.labels
+    said = labels.sha256 if labels else "none"
     return {
         "model": mark,
         "data": packed.description.sha256,
-        "labels": labels.sha256 if labels else "none",
+        "labels": said if condition is None else f"class {condition}",
         "subset": hashlib.sha256(index.astype("<i8").tobytes()).hexdigest(),
         "precision": precision,
     }
-
-
-def write_json(path: Path, found: dict[str, Any]) -> None:
-    """Write a result in one step."""
-    with errors_of(path):
-        write_text(path, json.dumps(found, indent=2) + "\n")
 
 
 def _filled(x: Tensor, count: int, device: torch.device) -> Tensor:

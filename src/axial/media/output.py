@@ -48,6 +48,8 @@ class Shown:
     """What was kept of each clip (*axes, c): frames wholly inside it are marked."""
     group: int = 1
     """How many one after another belong together."""
+    captions: tuple[str, ...] | None = None
+    """What is written below each example."""
 
 
 class Output:
@@ -109,10 +111,15 @@ class Output:
         """Refuse to show more than a moving picture holds; what is to be seen need not be there."""
         if self.kind in (".gif", ".mp4"):
             moment = self._moments(shown.x)[0].shape
-            check_size(self.path, sheet_size(moment, frames=1, kept=True, group=shown.group))
+            check_size(self.path, self._size(moment, shown))
+
+    def _size(self, shape: tuple[int, ...], shown: Shown) -> tuple[int, int]:
+        captions = shown.captions is not None
+        return sheet_size(shape, frames=1, kept=True, group=shown.group, captions=captions)
 
     def _write_pictures(self, path: Path, shown: Shown) -> None:
         how: dict[str, Any] = {"values": self.shape.values, "group": shown.group}
+        how["captions"] = shown.captions
         if self.kind == ".png":
             frames = self.shape.stacked_frames
             write_sheet(path, shown.x, kept=shown.kept, frames=frames, **how)

@@ -1,6 +1,7 @@
 """Sheets: images in a grid, clips and volumes in rows of slices."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ from PIL import Image
 from axial.data.packed import Array, Packed
 from axial.errors import DataError, InputError
 from axial.media.tiles import (
+    CAPTION,
     GAP,
     WIDE_GAP,
     Layout,
+    captioned,
     enlarged,
     flowed,
     grid,
@@ -58,13 +61,19 @@ def write_preview(path: Path | str, packed: Packed) -> None:
 
 
 def sheet(
-    x: "Tensor | Array", *, values: int = 256, columns: int | None = None, frames: int | None = None
+    x: "Tensor | Array",
+    *,
+    values: int = 256,
+    columns: int | None = None,
+    frames: int | None = None,
+    captions: Sequence[str] | None = None,
 ) -> Image.Image:
     """A picture of examples (n, *axes, c), as `draw` and `stream` give them; notebooks show it.
 
     `values` is the number of values an element can take: `model.config.values`. What is missing
-    (-1) is black, a whole picture is left out. `frames` of clips may lie in the channels; 6, 9,
-    12 ... channels are taken for RGB frames.
+    (-1) has a colour that the examples have not, a whole picture is left out. `frames` of clips may
+    lie in the channels; 6, 9, 12 ... channels are taken for RGB frames. `captions`, a text for each
+    example, are written below them.
     """
     if not isinstance(x, np.ndarray):
         x = x.detach().cpu().numpy()
@@ -73,7 +82,10 @@ def sheet(
             f"x has shape {x.shape} and type {x.dtype}: give integers (n, *axes, channels)"
         )
     values = as_integer("values", values, at_least=2)
-    return Image.fromarray(sheet_pixels(x, values=values, columns=columns, frames=frames))
+    if captions is not None and len(captions) != len(x):
+        raise InputError(f"captions are {len(captions)}, but there are {len(x)} examples")
+    how: dict[str, Any] = {"columns": columns, "frames": frames, "captions": captions}
+    return Image.fromarray(sheet_pixels(x, values=values, **how))
 
 
 def sheet_pixels(
@@ -84,16 +96,19 @@ def sheet_pixels(
     frames: int | None = None,
     kept: Array | None = None,
     group: int = 1,
+    captions: Sequence[str] | None = None,
 ) -> Array:
     """The pixels (h, w, 3) of a sheet of examples (n, *axes, c), with -1 where there is nothing.
 
     Tiny ones are enlarged without smoothing. Elements are shown from black for 0 to white for
     `values - 1`; one channel is grey, three are RGB, of any other number each has its own row,
     but for `frames` that lie in the channels. Tiles that lie wholly in `kept` (*axes, c) are
-    framed. Each `group` of examples stands by itself.
+    framed. Each `group` of examples stands by itself. What is missing has a colour of its own.
     """
     tiles = tiles_of(x, frames)
     pixels = enlarged(shades(tiles, values))
+    if captions is not None:
+        pixels = captioned(pixels, captions)
     shown = np.asarray((tiles >= 0).any((-3, -2, -1)))
     marked = np.zeros(shown.shape, bool)
     if kept is not None:
@@ -107,13 +122,18 @@ def sheet_pixels(
 
 
 def sheet_size(
-    shape: tuple[int, ...], *, frames: int | None = None, kept: bool = False, group: int = 1
+    shape: tuple[int, ...],
+    *,
+    frames: int | None = None,
+    kept: bool = False,
+    group: int = 1,
+    captions: bool = False,
 ) -> tuple[int, int]:
     """Height and width of the sheet of examples of a shape (n, *axes, c), without making it."""
     tiles = tiles_of(np.broadcast_to(np.uint8(0), shape), frames).shape[:-1]
     count, rows, length, height, width = tiles
     down, right = scales(height, width)
-    height, width = height * down, width * right
+    height, width = height * down + CAPTION * captions, width * right
     if (rows, length) == (1, 1):
         length = side_by_side(count, width, group)
         count, group = -(-count // length), 1

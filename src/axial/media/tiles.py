@@ -5,18 +5,25 @@ index of the slower ones; and one for each channel that is neither grey nor part
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from axial.data.packed import Array
 from axial.shape import DataShape
+from axial.system.terminal import printable
 
 GAP, WIDE_GAP, _APART = 2, 4, 8
 """Pixels between tiles, with room for frames, and between examples of several rows."""
 BACKGROUND = 255
 _KEPT = (255, 120, 0)
 """The frame around what was kept, or given."""
+_MISSING = (172, 140, 214)
+"""What is missing: a colour that no grey picture has, and hardly any photograph."""
+CAPTION = 14
+"""Rows of pixels below a tile that has a text."""
 _SMALLEST = 64
 _WIDEST = 1600
 _LINE = 8
@@ -37,9 +44,37 @@ def tiles_of(x: Array, frames: int | None) -> Array:
 
 
 def shades(tiles: Array, values: int) -> Array:
-    """Tiles as RGB."""
+    """Tiles as RGB; a pixel of which every channel is missing (-1) has a colour of its own."""
     shades = (tiles.astype(np.float64) * 255 / max(1, values - 1)).round().clip(0, 255)
-    return np.broadcast_to(shades.astype(np.uint8), (*tiles.shape[:-1], 3))
+    pixels = np.broadcast_to(shades.astype(np.uint8), (*tiles.shape[:-1], 3))
+    missing = np.asarray((tiles < 0).all(-1))
+    if not missing.any():
+        return pixels
+    return np.where(missing[..., None], _unused_colour(pixels[~missing]), pixels)
+
+
+def _unused_colour(pixels: Array) -> Array:
+    """The first of some colours that no pixel (n, 3) has; the first where all are taken."""
+    for shift in range(256):
+        colour = np.array([(part + shift) % 256 for part in _MISSING], np.uint8)
+        if not (pixels == colour).all(-1).any():
+            return colour
+    return np.array(_MISSING, np.uint8)
+
+
+def captioned(tiles: Array, captions: Sequence[str]) -> Array:
+    """Tiles (n, r, k, h, w, 3) with room below for a text, which the last row of each has."""
+    room = ((0, 0),) * 3 + ((0, CAPTION), (0, 0), (0, 0))
+    out = np.pad(tiles, room, constant_values=BACKGROUND)
+    width, font = tiles.shape[4], ImageFont.load_default()
+    for example, caption in enumerate(captions):
+        text = printable(caption)
+        while font.getlength(text) > width and text:
+            text = text[:-1]
+        strip = Image.new("RGB", (width, CAPTION), (BACKGROUND,) * 3)
+        ImageDraw.Draw(strip).text((0, CAPTION // 2), text, fill=0, font=font, anchor="lm")
+        out[example, -1, 0, -CAPTION:] = np.asarray(strip)
+    return out
 
 
 def enlarged(tiles: Array) -> Array:

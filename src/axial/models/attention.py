@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from axial.errors import ConfigError, InputError
 from axial.models.family_config import check_heads
 from axial.models.line_attention import attend_lines, dense_dtype, is_supported
-from axial.validation import as_float, as_integer
+from axial.validation import MOST_AXES, as_float, as_integer
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
 MOST_LINES = 65_535
@@ -57,6 +57,7 @@ class AxialAttention(nn.Module):
     """Attention in which an element sees only its own line along `axis`.
 
     On an (h, w) image this costs h * w * l products instead of (h * w) ** 2, with l = h or w.
+    `axis` counts the data axes from 0 for the slowest, or from the end: -1 is the fastest.
     `causal=True` hides what comes later on the line; `dropout` acts on the attention weights
     while training. Without `memory` no data is moved: whatever the axis, queries, keys and values
     are views of one dense layer's output, ordered (heads, q k v, head width) to allow it.
@@ -68,7 +69,9 @@ class AxialAttention(nn.Module):
         super().__init__()
         width = as_integer("width", width, at_least=1)
         heads = as_integer("heads", heads, at_least=1)
-        axis = as_integer("axis, counted from 0 for the slowest,", axis, at_least=0)
+        axis = as_integer(
+            "axis, 0 for the slowest or -1 for the fastest,", axis, at_least=-MOST_AXES
+        )
         check_heads(width, heads)
         dropout = as_float("dropout", dropout)
         if not 0 <= dropout < 1:
@@ -124,7 +127,8 @@ class AxialAttention(nn.Module):
 
     def cache(self, batch: int, axes: Sequence[int]) -> KVCache:
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""
-        length, faster = axes[self.axis], math.prod(axes[self.axis + 1 :])
+        place = self.axis % len(axes)
+        length, faster = axes[place], math.prod(axes[place + 1 :])
         size = self.to_out.in_features // self.heads
         shape = (batch, length, faster, self.heads, size)
         like = self.to_qkv.weight
@@ -178,7 +182,7 @@ class AxialAttention(nn.Module):
         weight_kv = rearrange(weight[1:], "s n e d -> (n s e) d")
         keys = F.linear(memory, weight_kv, rearrange(bias[1:], "s n e -> (n s e)"))
         shape = list(x.shape[:-1])
-        shape[1 + self.axis] = memory.shape[1 + self.axis]
+        shape[self._dim(x)] = memory.shape[self._dim(x)]
         k, v = self._folded(keys.expand(*shape, -1), parts=2).unbind(-2)
         return self._folded(query, parts=1).squeeze(-2), k, v
 
@@ -189,7 +193,7 @@ class AxialAttention(nn.Module):
 
     def _folded(self, features: Tensor, *, parts: int) -> Tensor:
         """(b, *axes, n * parts * e) -> (r, l, f, n, parts, e), without a copy if contiguous."""
-        dim, head_width = 1 + self.axis, features.shape[-1] // (self.heads * parts)
+        dim, head_width = self._dim(features), features.shape[-1] // (self.heads * parts)
         slower, length, faster = (
             features.shape[:dim],
             features.shape[dim],
@@ -204,16 +208,26 @@ class AxialAttention(nn.Module):
         layer, head_width = self.to_qkv, self.to_out.in_features // self.heads
         back = layer._backward_hooks or layer._backward_pre_hooks
         plain = is_plain(layer, nn.Linear) and layer.bias is not None and not back
-        return plain and is_supported(x, x.shape[1 + self.axis], head_width)
+        return plain and is_supported(x, x.shape[self._dim(x)], head_width)
+
+    def _dim(self, x: Tensor) -> int:
+        """The dimension of `x` (b, *axes, d) that is attended along."""
+        return 1 + self.axis if self.axis >= 0 else x.ndim - 1 + self.axis
+
+    def extra_repr(self) -> str:
+        """What the sizes of the two dense layers do not tell."""
+        dropout = f", dropout={self.dropout:g}" if self.dropout else ""
+        return f"heads={self.heads}, axis={self.axis}, causal={self.causal}{dropout}"
 
     def _check(self, x: Tensor, memory: Tensor | None) -> None:
-        dim, width = 1 + self.axis, self.to_out.in_features
+        width, least = self.to_out.in_features, max(1 + self.axis, -self.axis)
         check_tensors(x=x, memory=memory)
-        if x.ndim < dim + 2 or x.shape[-1] != width or not x.is_floating_point():
+        if x.ndim < least + 2 or x.shape[-1] != width or not x.is_floating_point():
             raise InputError(
                 f"attention along axis {self.axis} got shape {tuple(x.shape)} of {x.dtype}: give "
-                f"floating point numbers (batch, *axes, {width}) with at least {dim} axes"
+                f"floating point numbers (batch, *axes, {width}) with at least {least} axes"
             )
+        dim = self._dim(x)
         if memory is None:
             return
         if self.causal:

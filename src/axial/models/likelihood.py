@@ -66,6 +66,28 @@ def element_bits(
     return out
 
 
+def summed_bits(
+    model: Model, x: Examples, context: Context = None, *, planes: int | None = None
+) -> Float64[Tensor, "b *axes c"]:
+    """`element_bits` of a class-conditional model where the class is not known.
+
+    p(x) is the mean of p(x | class): every class is as likely as any other. The bits of an element
+    are those of the mixture given all elements before it, so that their sum is exact.
+    """
+    classes = model.config.classes
+    order = model.order().to(x.device)
+    so_far = torch.zeros(classes, len(x), len(order), dtype=torch.float64, device=x.device)
+    for number in range(classes):
+        label = torch.full((len(x),), number, device=x.device)
+        found = element_bits(model, x, label, context, planes=planes)
+        so_far[number] = found.flatten(1)[:, order].cumsum(1)
+    nats = -so_far * math.log(2)
+    total = (math.log(classes) - nats.logsumexp(0)) / math.log(2)
+    out = torch.empty_like(total)
+    out[:, order] = total.diff(dim=1, prepend=torch.zeros_like(total[:, :1]))
+    return out.view(x.shape)
+
+
 def planes_at_once(
     config: FamilyConfig, device: torch.device | None = None, *, steady: bool = False
 ) -> int:

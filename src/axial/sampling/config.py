@@ -17,14 +17,17 @@ class SampleConfig:
     seed: int = 0
     """Random seed; the same seed, checkpoint, precision and batch size give the same pictures."""
     temperature: float = 1.0
-    """Temperature: 1 samples the model itself; lower values favour likely values, 0 takes the
-    likeliest."""
+    """Logits are divided by it: 1 samples the model itself, lower values prefer the likeliest
+    value of each element, 0 takes it. What is likely may be dull: below 1, models of dark pictures
+    draw darker ones."""
     method: Method = "cached"
     """Algorithm; all give the same pictures, but semi-parallel (the paper's) and naive are slow."""
     batch: int | None = None
-    """Batch size, lowered if memory is short; default: 16 on a CPU, 64 on a GPU."""
-    label: int | None = None
-    """Class to draw, if the model has classes; default: the example's own, or each in turn."""
+    """Batch size, lowered if memory is short; default: up to 16 on a CPU and 64 on a GPU, as few as
+    are drawn in float32, and always that many in bfloat16, where a picture depends on it."""
+    label: tuple[str, ...] | None = None
+    """Classes to draw, in turn, by name or number; `all` is every one; default: the example's own,
+    or all."""
     precision: Precision | None = None
     """Precision of the model; default: float32 on a CPU, bfloat16 on a GPU."""
 
@@ -33,9 +36,8 @@ class SampleConfig:
 
     def __post_init__(self) -> None:
         as_integer("count", self.count, at_least=1)
-        for name, least in (("batch", 1), ("label", 0)):
-            if (value := getattr(self, name)) is not None:
-                as_integer(name, value, at_least=least)
+        if self.batch is not None:
+            as_integer("batch", self.batch, at_least=1)
         as_temperature(self.temperature)
 
 
@@ -46,7 +48,9 @@ class CompleteConfig:
     keep: int | None = None
     """Number of leading rows to keep, or of frames of a video."""
     keep_channels: int | None = None
-    """Number of leading channels to keep: 1 draws green and blue given red."""
+    """Number of leading channels to keep: of RGB, 1 keeps red and draws green and blue. That is not
+    colourising: grey is no channel of RGB, and needs a model of arrays whose first channel it is.
+    """
     particles: int = 1
     """Number of particles for each continuation; more come nearer to the exact conditional."""
     examples: int = 4

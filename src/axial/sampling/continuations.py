@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axial.checkpoints.trained_on import class_names
-from axial.data.compatibility import ClassNames, conform_clips, open_clips
+from axial.checkpoints.trained_on import class_names, class_title
+from axial.data.compatibility import ClassNames, conform_clips, listed, open_clips
 from axial.data.packed import Array, Packed
 from axial.data.sources.options import ClipOptions
 from axial.errors import ConfigError, DataError
@@ -40,37 +40,69 @@ def continue_(
     """Complete examples of a source, and write them beside the originals."""
     with ranks(device) as team, temporary_folder() as scratch:
         sampler = Sampler(checkpoint, how, team)
-        task = _Task(sampler.model.config, what, labels=how.label is None)
+        task = _Task(sampler.config, what, labels=how.label is None)
         check_apart(out, source)
         output = Output(out, task.result, overwrite=how.overwrite)
         packed = task.open(source, scratch, reading, class_names(checkpoint))
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
-        missing = blank(len(originals) * how.count, task.result)
-        output.check_size(task.shown(originals, known.numpy(), missing))
-        if what.particles == 1 and team.is_rank0 and not task.exact:
-            line = "what is kept of later channels is forced on what is drawn before it: not the "
-            line += "exact conditional"
-            if sampler.model.config.channels_in_turn:
-                line += "; --particles K comes nearer as K grows"
-            print(line, file=sys.stderr)
+        count = len(originals) * how.count
+        of = np.arange(count) // how.count
+        label = sampler.labels(
+            torch.arange(count), None if packed.labels is None else packed.labels[of]
+        )
+        captions = sampler.captions(label)
+        missing = blank(count, task.result)
+        output.check_size(task.shown(originals, known.numpy(), missing, captions))
+        if team.is_rank0:
+            for line in _remarks(sampler, task, what, packed):
+                print(printable(line), file=sys.stderr)
+        versions, trace = 1 if task.exact else what.particles, Trace(None, task.result)
+        sampler.load(count * versions)
 
         def run(number: Tensor, **settings: Any) -> Tensor:
-            of = number // how.count
-            own = None if packed.labels is None else packed.labels[of.numpy()]
-            settings |= {"label": sampler.label(number, own), "particles": what.particles}
-            return task.draw(sampler.model, known[of], **settings)
+            own = None if label is None else label[number]
+            settings |= {"label": own, "particles": what.particles}
+            return task.draw(sampler.model, known[number // how.count], **settings)
 
-        versions, trace = 1 if task.exact else what.particles, Trace(None, task.result)
-        x = sampler.shared(len(originals) * how.count, run, trace, task.lines, versions)
+        x = sampler.shared(count, run, trace, task.lines, versions)
         if team.is_rank0:
             data = {"source": source, "reading": reading.given}
             data |= {"data": packed.description.sha256}
-            about = sampler.about() | data | asdict(what)
-            output.write(x, about, task.shown(originals, known.numpy(), x))
+            about = sampler.about(label) | data | asdict(what)
+            output.write(x, about, task.shown(originals, known.numpy(), x, captions))
             examples = f"{len(originals)} example{'s' * (len(originals) > 1)}"
             each = f"{how.count} continuation{'s' * (how.count > 1)} of each"
             print(printable(f"{out}: {examples}, {each}"))
+
+
+def _remarks(sampler: Sampler, task: "_Task", what: CompleteConfig, packed: Packed) -> list[str]:
+    """What a careful user should know of what is about to be drawn."""
+    found, config = [], sampler.config
+    if what.particles == 1 and not task.exact:
+        line = "what is kept of later channels is forced on what is drawn before it: not the "
+        line += "exact conditional"
+        if config.channels_in_turn:
+            line += "; --particles K comes nearer as K grows"
+        found.append(line)
+    if config.data.frame_channels == 3 and 0 < (what.keep_channels or 0) < 3:
+        kept = "red is" if what.keep_channels == 1 else "red and green are"
+        found.append(
+            f"{kept} kept, as the first of three channels: to colour a grey picture takes a model "
+            f"of arrays whose first channel is grey"
+        )
+    if config.classes:
+        if sampler.classes is not None:
+            names = [class_title(sampler.checkpoint, number) for number in sampler.classes]
+            found.append(f"class{'es' * (len(names) > 1)}: {listed(names)}, as asked for")
+        elif packed.labels is not None:
+            found.append("classes: those of the examples")
+        else:
+            found.append(
+                f"classes: the source has no labels, so each of the {config.classes} in turn; "
+                f"--label names one"
+            )
+    return found
 
 
 class _Task:
@@ -156,7 +188,9 @@ class _Task:
             return complete(model, known, **how)
         return prolong(model, known, self.frames, overlap=self.slide.overlap, **how)
 
-    def shown(self, originals: Array, known: Array, drawn: Array) -> Shown:
+    def shown(
+        self, originals: Array, known: Array, drawn: Array, captions: tuple[str, ...] | None = None
+    ) -> Shown:
         """Each original, what was kept of it unless marks show that, and its continuations."""
         parts, kept = [originals, known], None
         if self.frames is not None:
@@ -166,7 +200,12 @@ class _Task:
             parts = parts[:1] if (each.all(1) | ~each.any(1)).all() else parts
         drawn = drawn.reshape(len(originals), -1, *drawn.shape[1:])
         x = np.concatenate([*(part[:, None] for part in parts), drawn], 1)
-        return Shown(x=x.reshape(-1, *x.shape[2:]), kept=kept, group=x.shape[1])
+        if captions is not None:
+            each, before = drawn.shape[1], ("original", "kept")[: len(parts)]
+            rows = (captions[i : i + each] for i in range(0, len(captions), each))
+            captions = tuple(caption for row in rows for caption in (*before, *row))
+        shape = x.reshape(-1, *x.shape[2:])
+        return Shown(x=shape, kept=kept, group=x.shape[1], captions=captions)
 
     def _lasting(self, x: Array, frames: int) -> Array:
         """Clips cut to so many frames, or with -1 for those that are missing."""

@@ -1,7 +1,7 @@
 """What `axial sample` does, and how `axial complete` draws too: in batches, shared by the ranks.
 
-A picture depends on the model, the seed, its number and the batch size: not on how many are drawn,
-nor on how many ranks draw them.
+A picture depends on the model, the seed and its number, not on how many ranks draw it. In bfloat16
+it depends on the batch size too, which is one and the same for any request.
 """
 
 import math
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import axial
-from axial.checkpoints.model_folder import fingerprint, load
+from axial.checkpoints.model_folder import config_of, fingerprint, load
+from axial.checkpoints.trained_on import class_numbers, class_title
 from axial.data.packed import Array
 from axial.errors import ConfigError, DataError
 from axial.media.moving import write_moving
@@ -41,23 +42,29 @@ def sample(
     """Draw examples from a checkpoint, and write them."""
     with ranks(device) as team:
         sampler = Sampler(checkpoint, how, team)
-        config = sampler.model.config
+        config = sampler.config
+        label = sampler.labels(torch.arange(how.count))
+        captions = sampler.captions(label)
         output = Output(out, config.data, overwrite=how.overwrite)
-        output.check_size(Shown(x=blank(how.count, config.data)))
+        output.check_size(Shown(x=blank(how.count, config.data), captions=captions))
         frames = Trace(trace, config.data, overwrite=how.overwrite)
         if trace is not None and resolved(trace) == resolved(out):
             raise DataError(f"{trace}: is what is drawn itself; name another file for the trace")
         if config.given_channels or config.given_steps:
             raise ConfigError(f"{checkpoint}: continues what it is given; use axial complete")
+        sampler.load(how.count)
 
         def run(number: Tensor, **settings: Any) -> Tensor:
-            return draw(sampler.model, len(number), label=sampler.label(number), **settings)
+            own = None if label is None else label[number]
+            return draw(sampler.model, len(number), label=own, **settings)
 
         lines = math.prod(config.axes) * config.channels // config.line
         x = sampler.shared(how.count, run, frames, lines)
         if team.is_rank0:
-            output.write(x, sampler.about())
+            output.write(x, sampler.about(label), Shown(x=x, captions=captions))
             frames.write()
+            if trace is not None:
+                print(printable(f"{trace}: written"), file=sys.stderr)
             print(printable(f"{out}: {how.count} drawn, batch {sampler.batch}, seed {how.seed}"))
 
 
@@ -67,41 +74,55 @@ def blank(count: int, shape: DataShape) -> Array:
 
 
 class Sampler:
-    """A model in its precision on its device, and the settings of `draw`."""
+    """A checkpoint, the settings of `draw`, and after `load` the model itself.
+
+    Its configuration is read at once, so that a request is refused before the weights are read.
+    """
+
+    model: Model
+    batch: int
 
     def __init__(self, checkpoint: Path | str, how: SampleConfig, team: Ranks) -> None:
         self.asked, self.team, self.checkpoint = how, team, checkpoint
-        model = load(checkpoint, device=team.device)
-        self.fingerprint = fingerprint(model)
+        self.config = config_of(checkpoint)
+        self.classes: tuple[int, ...] | None = None
+        """The classes that were asked for."""
+        if how.label is not None:
+            self.classes = class_numbers(checkpoint, how.label, self.config.classes)
         on_cpu = team.device.type == "cpu"
         self.precision = how.precision or ("float32" if on_cpu else "bfloat16")
-        self.model: Model = model.to(getattr(torch, self.precision))
-        batch = how.batch or (_BATCH_CPU if on_cpu else _BATCH)
-        self.batch = min(batch, draws_at_once(self.model))
+        self._most = _BATCH_CPU if on_cpu else _BATCH
+
+    def load(self, count: int) -> None:
+        """Read the model, to draw so many: in bfloat16 a picture depends on how many at once."""
+        model = load(self.checkpoint, device=self.team.device)
+        self.fingerprint = fingerprint(model)
+        self.model = model.to(getattr(torch, self.precision))
+        most = min(self.asked.batch or self._most, draws_at_once(self.model))
+        if self.asked.batch is None and self.precision != "bfloat16":
+            most = -(-count // -(-count // most))  # as many batches as before, none of them padded
+        self.batch = most
         self.how: dict[str, Any] = {
-            "seed": how.seed,
-            "temperature": how.temperature,
-            "method": how.method,
+            "seed": self.asked.seed,
+            "temperature": self.asked.temperature,
+            "method": self.asked.method,
             "batch": self.batch,
         }
-        self._check_label()
 
-    def _check_label(self) -> None:
-        """Refuse a label that the model does not take, before anything else is said."""
-        if self.asked.label is not None:
-            config = self.model.config
-            x = torch.zeros(1, *config.axes, config.channels, dtype=torch.long)
-            self.model.check(x, self.label(torch.zeros(1)))
-
-    def label(self, number: Tensor, known: Array | None = None) -> Tensor | None:
-        """The label asked for, or that of the example, or each class in turn."""
-        if self.asked.label is not None:
-            return torch.full((len(number),), self.asked.label)
-        if not self.model.config.classes:
+    def labels(self, number: Tensor, known: Array | None = None) -> Tensor | None:
+        """The class of each: that asked for, or the example's own, or each in turn."""
+        if not self.config.classes:
             return None
-        return (
-            number % self.model.config.classes if known is None else torch.from_numpy(known).long()
-        )
+        if self.classes is None and known is not None:
+            return torch.from_numpy(known).long()
+        classes = torch.tensor(self.classes or range(self.config.classes))
+        return classes[number % len(classes)]
+
+    def captions(self, label: Tensor | None) -> tuple[str, ...] | None:
+        """What is written below each picture."""
+        if label is None:
+            return None
+        return tuple(class_title(self.checkpoint, number) for number in label.tolist())
 
     def shared(
         self, count: int, run: Callable[..., Tensor], trace: "Trace", lines: int, versions: int = 1
@@ -112,10 +133,11 @@ class Sampler:
         """
         shape, team = trace.shape, self.team
         x = torch.zeros(count, *shape.axes, shape.channels, dtype=torch.long, device=team.device)
-        if self.asked.batch is None and (few := count * versions) < self.batch and team.is_rank0:
+        padded = self.asked.batch is None and (few := count * versions) < self.batch
+        if padded and team.is_rank0:
             print(
                 f"a batch of {self.batch} is padded to draw {few}; --batch {few} takes less time, "
-                f"but rounding may change a picture",
+                f"but in {self.precision} another batch rounds to other pictures",
                 file=sys.stderr,
             )
         mine = team.share(count, self.batch)
@@ -127,13 +149,13 @@ class Sampler:
                 x[mine] = run(torch.arange(mine.start, mine.stop), **how)
         return team.sum(x).cpu().numpy()
 
-    def about(self) -> dict[str, Any]:
+    def about(self, label: Tensor | None) -> dict[str, Any]:
         """How the pictures came about: nothing that could differ between equal pictures."""
         return {
             "checkpoint": str(self.checkpoint),
             "fingerprint": self.fingerprint,
             "count": self.asked.count,
-            "label": self.asked.label,
+            "label": None if label is None else label.tolist(),
             "precision": self.precision,
             "device": self.team.device.type,
             "versions": {"axial": axial.__version__, "torch": torch.__version__},
@@ -161,7 +183,7 @@ class Trace:
             done += 1
             tell(done)
             if self.path is not None and (done % every == 0 or done == lines):
-                shown = x[:_SHOWN].clamp(min=0).cpu().numpy()
+                shown = x[:_SHOWN].cpu().numpy()
                 frames = self.shape.stacked_frames
                 self.frames.append(sheet_pixels(shown, values=self.shape.values, frames=frames))
 

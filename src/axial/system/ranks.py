@@ -6,6 +6,7 @@ Alone is the case of one rank: nothing is started and every sum is its own.
 import functools
 import itertools
 import os
+import re
 import signal
 import socket
 import sys
@@ -292,8 +293,11 @@ def usable(device: torch.device | str | None) -> torch.device:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         if torch.device(device).type not in ("cpu", "cuda"):
-            raise ValueError("use cpu or cuda")
+            raise ValueError("neither a CPU nor an NVIDIA GPU")
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ValueError) as error:
+        name = str(device)
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+            raise ConfigError(f"device is {name!r}: use cpu, cuda or cuda:N") from error
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {str(device)!r} cannot be used here ({reason})") from error
+        raise ConfigError(f"device {name!r} cannot be used here ({reason})") from error

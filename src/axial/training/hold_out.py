@@ -3,6 +3,7 @@
 import numpy as np
 
 from axial.data.batches import Indices
+from axial.data.packed import spread
 from axial.training.config import HoldOut
 
 
@@ -11,5 +12,5 @@ def split(examples: int, held_out: int, which: HoldOut) -> tuple[Indices, Indice
     everything = np.arange(examples)
     if which == "last":
         return everything[: examples - held_out], everything[examples - held_out :]
-    chosen = (2 * np.arange(held_out) + 1) * examples // max(1, 2 * held_out)
+    chosen = spread(examples, held_out)
     return np.delete(everything, chosen), chosen

@@ -1,8 +1,9 @@
 """The training loop: when to step, log, validate, draw and save; how to start, resume and stop."""
 
 import math
+import signal
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from axial.training.metrics import Metrics
 from axial.training.parallel import Parallel
 from axial.training.run_logger import RunLogger
 from axial.training.samples import draw_sheet
-from axial.training.schedule import learning_rate
+from axial.training.schedule import doubts, learning_rate
 from axial.training.tensorboard import EventFile
 from axial.training.time_limit import UNKNOWN_STEPS, Clock
 from axial.training.trainer import Trainer
@@ -79,12 +80,14 @@ def train(
             loop = _Loop(run, packed, ranks, parallel)
             loop.watch = stack.enter_context(loop.logger(tensorboard=tensorboard))
             loop.writer = stack.enter_context(Writer())
-            for doubt in _doubts(loop.config):
+            for doubt in doubts(loop.config):
                 loop.watch.say(doubt)
             with stopping() as asked:
                 loop.steps(asked)
             if loop.signal is None:
                 loop.finish()
+            else:
+                loop.leave()
             return loop.outcome
     except OSError as error:
         raise run.unwritable(run.folder, error) from error
@@ -103,25 +106,6 @@ def train(
             f"{run.folder}: does not fit memory; start anew with a smaller --batch or --width, or "
             f"with --grad-accum, --activation-checkpointing or --no-cuda-graph"
         ) from error
-
-
-def _doubts(config: TrainConfig) -> list[str]:
-    """Why the EMA weights, which are the run's model, may end near where they started."""
-    found: list[str] = []
-    if config.max_minutes is not None:  # how many steps there will be is not known
-        return found
-    if config.warmup >= config.steps:
-        found.append(
-            f"warmup {config.warmup:,} is no shorter than the run of {config.steps:,} steps: the "
-            f"learning rate only rises; use a smaller --warmup"
-        )
-    reach = 0 if config.ema is None or config.ema_warmup else 1 / (1 - config.ema)
-    if reach > config.steps:
-        found.append(
-            f"ema {config.ema} reaches back {reach:,.0f} steps, further than the run of "
-            f"{config.steps:,}: its model will be mostly its starting weights; use --ema-warmup"
-        )
-    return found
 
 
 class _Loop:
@@ -146,6 +130,9 @@ class _Loop:
         if found is not None:
             self._resume(*found)
         minutes = self.config.max_minutes
+        longer = run.about.get("lengthened", [])
+        if self.state["plan"] and longer and longer[-1]["at"] >= self.step:
+            self.state["plan"] |= {"steps": UNKNOWN_STEPS}  # those of the time it had before
         self.clock = Clock(
             None if minutes is None else 60 * minutes,
             used=self.state["seconds"],
@@ -371,8 +358,23 @@ class _Loop:
             self._export(self.trainer.ema_model())
         self.ranks.on_rank0(self.writer.wait)
         self._sample(load(self.run.folder, device=self.ranks.device), Path("samples.png"))
+        self._curve()
+
+    def _curve(self) -> None:
         if self.ranks.is_rank0 and not write_curve(self.run.folder / "curve.png", self.run.log()):
             self.watch.say("no curve.png: pip install axial-transformers[plots]")
+
+    def leave(self) -> None:
+        """Leave what is there of an interrupted run: a curve, and after Ctrl-C samples too.
+
+        A scheduler that asks to end does not wait for samples, nor do other ranks.
+        """
+        self._curve()
+        if self.signal != signal.SIGINT or self.ranks.count > 1:
+            return
+        self.watch.say(f"step {self.step:,} is saved; drawing samples, which Ctrl-C leaves out")
+        with suppress(KeyboardInterrupt):
+            self._sample(load(self.run.folder, device=self.ranks.device), Path("samples.png"))
 
 
 def _write_model(run: Run, model: Model) -> None:

@@ -7,12 +7,11 @@ import platform
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import axial
 from axial.checkpoints.model_folder import fingerprint, load
@@ -22,12 +21,10 @@ from axial.checkpoints.trained_on import class_names
 from axial.data.batches import check_share
 from axial.data.compatibility import conform, remap_labels
 from axial.data.in_memory import is_packed_as, pack_array
-from axial.data.packed import Array, Packed, is_packed, open_packed, stacked_shape
+from axial.data.packed import Packed, is_packed, open_packed, stacked_shape
 from axial.data.packing import open_data
-from axial.data.sources.options import ReadOptions
 from axial.data.sources.recognise import is_path
 from axial.errors import ConfigError, DataError
-from axial.models.config import Sizes
 from axial.models.families import family_of, read_config
 from axial.models.family_config import FamilyConfig
 from axial.system.devices import memory_bytes
@@ -42,36 +39,8 @@ from axial.system.files import (
 )
 from axial.system.ranks import Ranks
 from axial.system.terminal import printable
-from axial.training.config import Preset, Recipe, TrainConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a user asks to train."""
-
-    name: str
-    """What the run calls its recipe."""
-    preset: Preset | Recipe | None
-    """For data of any shape that it fits, or for one shape; None where a run is resumed."""
-    data: str | Array | Tensor | None
-    """A packed file, any source that `axial data` takes, or integers (n, *axes, c); None for the
-    preset's or run's own."""
-    training: TrainConfig
-    """How to train."""
-    reading: ReadOptions = ReadOptions()  # noqa: RUF009
-    """How to read the source."""
-    sizes: Sizes = Sizes()  # noqa: RUF009
-    """What is other than in the preset's model."""
-    stack_frames: bool = False
-    """Fold the first axis of a video into the channels, as the paper does."""
-    init: Path | str | None = None
-    """A checkpoint to start from instead of random weights; its sizes are the run's."""
-
-    @property
-    def usual(self) -> Recipe:
-        """The recipe for the data it is made for."""
-        assert self.preset is not None  # that of a new run
-        return self.preset if isinstance(self.preset, Recipe) else self.preset()
+from axial.training.config import Recipe, TrainConfig
+from axial.training.plan import Plan, later_end, opening, with_end_of
 
 
 def open_run(plan: Plan, folder: Path, ranks: Ranks, *, resume: bool = False) -> tuple[Run, Packed]:
@@ -83,7 +52,7 @@ def open_run(plan: Plan, folder: Path, ranks: Ranks, *, resume: bool = False) ->
     run, packed = ranks.rank0_first(lambda: how(plan, folder, ranks))
     if ranks.is_rank0:
         with suppress(OSError):  # a run needs no one who listens
-            print(printable(run), file=sys.stderr)
+            print(printable(opening(run, plan)), file=sys.stderr)
     return run, packed
 
 
@@ -121,6 +90,7 @@ def _write(plan: Plan, out: Path, ranks: Ranks) -> None:
         packed.check()  # what run.json says of the data is true of what is trained on
         model, packed, start = _model(plan, packed)
         plan.training.held_out(len(packed))
+        plan = plan.for_data(len(packed))
         _check_memory(model, plan.training, ranks)
         write_run(scratch, _about(plan, packed, model, start, scratch))
         _move(scratch, place)
@@ -153,9 +123,11 @@ def _finish_move(place: Path) -> None:
 
 
 def _resume(plan: Plan, folder: Path, ranks: Ranks) -> tuple[Run, Packed]:
-    """Open a run to resume it, as it was started; the plan says nothing else."""
+    """Open a run to resume it, as it was started; all that may be other is a later end."""
     run = Run(folder)
-    _check_same(run, plan)
+    plan = plan.for_data(run.about["data"]["examples"])
+    limits = later_end(run, plan.training)
+    _check_same(run, replace(plan, training=with_end_of(run, plan.training)))
     check_share(plan.training.batch, ranks.rank, ranks.count)
     data = plan.data
     packed = open_again(run, data if isinstance(data, str) else None)
@@ -165,6 +137,10 @@ def _resume(plan: Plan, folder: Path, ranks: Ranks) -> tuple[Run, Packed]:
             f"new run"
         )
     packed.check()
+    if limits:
+        with run.locked():
+            done = [path.name for path in run.checkpoints()]
+            run.lengthen(int(done[-1].removeprefix("step-")) if done else 0, **limits)
     return run, packed
 
 

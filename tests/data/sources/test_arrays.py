@@ -124,7 +124,7 @@ def test_arrays_that_are_no_integers_from_zero_are_refused(tmp_path):
     assert "holds the value 300, beyond --values 100" in refused(path, tmp_path, values=100)
     for options, words in (
         ({"channels_last": True, "channels_none": True}, "exclude each other"),
-        ({"values": 65_537}, "--values is 65537: a model tells at most 65536 apart"),
+        ({"values": 65_537}, "values is 65537: a model tells at most 65536 apart"),
     ):
         with pytest.raises(DataError, match=words):
             ReadOptions(**options)

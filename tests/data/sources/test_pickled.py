@@ -25,7 +25,7 @@ def no_batch(data):
     with pytest.raises(DataError) as caught:
         batch(data)
     assert str(caught.value).isprintable()
-    return str(caught.value)
+    return caught.value.as_written
 
 
 class Forged:

@@ -190,7 +190,7 @@ def test_patches_are_exact_and_in_reading_order(tmp_path):
     wanted = [x[0, i : i + 4, j : j + 4] for i in (0, 4) for j in (0, 4, 8)]
     for source in (folder, folder / "00000.png"):
         assert np.array_equal(packed(source, tmp_path, size=4, patches=True).array, wanted)
-    with pytest.raises(DataError, match="give --size too"):
+    with pytest.raises(DataError, match="give size= too"):
         ReadOptions(patches=True)
 
 

@@ -30,6 +30,21 @@ def test_videos_are_cut_into_clips(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ([10, 5], "clips of 5 consecutive frames"),
+        ([11, 5], "clips of 5 consecutive frames; 1 frame at the end of a video dropped"),
+        ([11, 8], "clips of 5 consecutive frames; 4 frames at the ends of videos dropped"),
+    ],
+)
+def test_frames_are_said_to_be_dropped_only_where_some_were(tmp_path, counts, told):
+    (tmp_path / "in").mkdir()
+    for number, count in enumerate(counts):
+        video(tmp_path / "in" / f"{number}.mkv", np.zeros((count, 16, 16, 3), np.uint8))
+    assert told in packed(tmp_path / "in", tmp_path, frames=5).description.notes
+
+
 def test_what_makes_examples_alike_is_only_told_where_it_can(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()

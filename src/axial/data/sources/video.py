@@ -3,7 +3,7 @@
 import ctypes
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -67,30 +67,37 @@ def open_video(path: Path, options: ReadOptions) -> Source:
     if path.is_dir():
         files = find_files(path, is_video_name, options)
     names = sorted(files.names, key=lambda name: [natural(part) for part in name.split("/")])
+    notes = [f"clips of {options.frames} consecutive frames", *files.notes, *changes(options)]
     return Source(
         name=path.stem if path.is_file() else path.resolve().name,
         reader="video" if path.is_file() else f"folder of {len(names)} videos",
         split=files.split,
         values=256,
-        records=_records([files.folder / name for name in names], options),
-        notes=[
-            f"clips of {options.frames} consecutive frames; the last few of a video dropped",
-            *files.notes,
-            *changes(options),
-        ],
+        records=_records([files.folder / name for name in names], options, notes),
+        notes=notes,
         takes=frozenset({"frames", "size", "convert"}),
     )
 
 
-def _records(files: list[Path], options: ReadOptions) -> Iterator[Record | DataError]:
+def _records(
+    files: list[Path], options: ReadOptions, notes: list[str]
+) -> Iterator[Record | DataError]:
+    """The clips of all files; how many frames were left over goes into the first note."""
+    first, dropped = notes[0], 0
     for file in files:
         try:
-            yield from _clips(file, options)
+            dropped += yield from _clips(file, options)
         except DataError as error:
             yield error
+        if dropped:
+            plural = (
+                "frames at the ends of videos" if dropped > 1 else "frame at the end of a video"
+            )
+            notes[0] = f"{first}; {dropped:,} {plural} dropped"
 
 
-def _clips(path: Path, options: ReadOptions) -> Iterator[Record]:
+def _clips(path: Path, options: ReadOptions) -> Generator[Record, None, int]:
+    """Clip by clip; returns how many frames are left over."""
     length = options.frames or 1
     frames = _frames(path, options)
     for number in itertools.count():
@@ -103,6 +110,7 @@ def _clips(path: Path, options: ReadOptions) -> Iterator[Record]:
             f"{path}: has {len(clip)} frames, fewer than a clip of {length}; use a longer one, or "
             f"ask for fewer frames"
         )
+    return len(clip)
 
 
 def _frames(path: Path, options: ReadOptions) -> Iterator[Any]:

@@ -1,0 +1,156 @@
+"""The codec: its size against the bits it codes and other formats, and its speed against scoring.
+
+    python benchmarks/codec.py size DATA.npy [--count 500] [--model cifar10] [--device cuda]
+    python benchmarks/codec.py photos FOLDER [--count 24] [--model cifar10] [--device cuda]
+    python benchmarks/codec.py speed [--tiles 16] [--batch 64 256 1024] [--device cuda]
+
+`size` compresses examples of a packed array and compares the file with the bits of `axial.bits`;
+`photos` compresses pictures of any size. Both restore what they wrote, and stop where it differs.
+`speed` times encoding against scoring and decoding against drawing, all in float64 and in one run.
+"""
+
+import argparse
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import axial
+from axial.codec.codec import Codec, Example
+from axial.codec.container import Entry, read_contents
+from axial.data.classical import codec_bytes
+from axial.data.packed import Array
+
+
+def timed(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds that a call takes."""
+    begun = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
+
+
+def restore(codec: Codec, pictures: list[Array], verify: int | None) -> tuple[int, float, float]:
+    """Bytes of a file, and the seconds of writing it and of reading `verify` pictures of it."""
+    file, device = io.BytesIO(), next(codec.model.parameters()).device
+    items = [
+        (Entry(name=f"{i}", grid=x.shape[:-1], one_plane=x.shape[-1] < 3), [Example(x)])
+        for i, x in enumerate(pictures)
+    ]
+    writing = timed(lambda: codec.write(file, codec.contents(), items), device)
+    wanted = range(len(pictures) if verify is None else min(verify, len(pictures)))
+    back: list[Array] = []
+    reading = timed(
+        lambda: back.extend(e.x for _, e in codec.read(file, read_contents(file), wanted)), device
+    )
+    for before, after in zip(pictures, back, strict=False):
+        if not np.array_equal(before, after):
+            raise SystemExit("a picture came back changed")
+    return len(file.getvalue()), writing, reading
+
+
+def size(args: argparse.Namespace, codec: Codec) -> None:
+    """Examples of a packed array, as one array entry."""
+    packed = axial.open_packed(args.data)
+    x = packed.rows(range(min(args.count or len(packed), len(packed))))
+    model, device = codec.model, next(codec.model.parameters()).device
+    file = io.BytesIO()
+    entry = Entry(name="x.npy", grid=x.shape[1:-1], count=len(x), array=True)
+    writing = timed(
+        lambda: codec.write(file, codec.contents(), [(entry, [Example(one) for one in x])]), device
+    )
+    bits = float(axial.bits(model, torch.from_numpy(x.astype(np.int64))).sum())
+    found = len(file.getvalue())
+    print(f"{packed.description.title}, {len(x):,} examples, {codec.name}, groups of {codec.lanes}")
+    print(f"  bits of the model  {bits / x.size:.5f} bits/dim ({bits / 8:,.1f} bytes)")
+    over = 100 * (8 * found / bits - 1)
+    print(f"  .axl               {8 * found / x.size:.5f} bits/dim ({found:,} bytes, +{over:.3f} %)")
+    for name, count in codec_bytes(list(x)).items():
+        print(f"  {name:<18} {8 * count / x.size:.5f} bits/dim, a file each")
+    print(f"  encoded in {writing:.1f} s")
+    back: list[Array] = []
+    reading = timed(
+        lambda: back.extend(e.x for _, e in codec.read(file, read_contents(file))), device
+    )
+    equal = np.array_equal(np.stack(back), x)
+    print(f"  decoded in {reading:.1f} s: {'equal' if equal else 'CHANGED'}")
+    if not equal:
+        raise SystemExit(1)
+
+
+def photos(args: argparse.Namespace, codec: Codec) -> None:
+    """Pictures of a folder, one file each."""
+    paths = sorted(Path(args.data).glob("*.png"))[: args.count]
+    total: dict[str, int] = {}
+    elements = 0
+    for path in paths:
+        with Image.open(path) as image:
+            x = np.atleast_3d(np.asarray(image))
+        found, writing, _ = restore(codec, [x], args.verify)
+        rows = {".axl": found, **codec_bytes([x.squeeze(-1) if x.shape[-1] == 1 else x])}
+        for name, count in rows.items():
+            total[name] = total.get(name, 0) + count
+        elements += x.size
+        told = ", ".join(f"{name} {8 * n / x.size:.4f}" for name, n in rows.items())
+        print(f"{path.name}: {told} bits/dim, encoded in {writing:.1f} s", flush=True)
+    told = ", ".join(f"{name} {8 * n / elements:.4f}" for name, n in total.items())
+    print(f"{len(paths)} pictures: {told} bits/dim")
+
+
+def speed(args: argparse.Namespace, codec: Codec) -> None:
+    """Encoding beside scoring, decoding beside drawing."""
+    model, device = codec.model, next(codec.model.parameters()).device
+    for tiles in args.batch or [args.tiles]:
+        x = axial.draw(model, min(tiles, codec.lanes), seed=0)
+        x = x.repeat(-(-tiles // len(x)), *(1,) * (x.ndim - 1))[:tiles]
+        pictures = [Example(one) for one in x.cpu().numpy()]
+        entry = Entry(name="x", grid=x.shape[1:-1], count=tiles, array=True)
+        scoring, encoding, drawing, decoding = ([] for _ in range(4))
+        for _ in range(args.repeat):
+            file = io.BytesIO()
+            scoring.append(timed(lambda: axial.bits(model, x), device))
+            encoding.append(
+                timed(lambda: codec.write(file, codec.contents(), [(entry, pictures)]), device)
+            )
+            contents = read_contents(file)
+            drawing.append(timed(lambda: axial.draw(model, tiles, seed=1, batch=tiles), device))
+            decoding.append(
+                timed(lambda: list(codec.read(file, contents, batch=tiles)), device)
+            )
+        score, write, draw, read = map(min, (scoring, encoding, drawing, decoding))
+        print(
+            f"{tiles} tiles in groups of {contents.lanes}: encoding {write / score:.2f} times the "
+            f"time of scoring, decoding {read / draw:.2f} times that of drawing"
+        )
+        if device.type == "cuda":
+            print(f"  {tiles / write:,.0f} tiles/s encoded, {tiles / read:,.0f} tiles/s decoded")
+
+
+def main() -> None:
+    """Run one of the three."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["size", "photos", "speed"])
+    parser.add_argument("data", nargs="?")
+    parser.add_argument("--model", default="cifar10")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--lanes", type=int, help="tiles of a group; default: by the model")
+    parser.add_argument("--tiles", type=int, default=16)
+    parser.add_argument("--batch", type=int, nargs="+")
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--verify", type=int, help="how many pictures to restore; default: all")
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    codec = Codec(axial.load(args.model, device=device), name=args.model, lanes=args.lanes)
+    {"size": size, "photos": photos, "speed": speed}[args.what](args, codec)
+
+
+if __name__ == "__main__":
+    main()

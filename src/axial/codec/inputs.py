@@ -1,0 +1,208 @@
+"""What `axial compress` does: pictures, folders of them and arrays into one file."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from axial.checkpoints.model_folder import load
+from axial.checkpoints.trained_on import class_names
+from axial.codec.codec import Codec, Example
+from axial.codec.container import Entry, read_contents
+from axial.codec.entries import FACTS, SUFFIX, Compressed, check_restored, summary
+from axial.data.compatibility import conform
+from axial.data.packed import Array, Packed, is_packed
+from axial.data.packing import open_data
+from axial.data.sources.options import ReadOptions
+from axial.data.sources.picture_decoder import Decoder as PictureDecoder
+from axial.data.sources.pictures import files_below, is_picture_name
+from axial.data.sources.recognise import is_video
+from axial.data.sources.record import Record
+from axial.errors import DataError, InputError
+from axial.shape import DataShape
+from axial.system.files import check_apart, check_place, errors_of, replacing, temporary_folder
+from axial.system.progress import counting
+from axial.system.ranks import usable
+from axial.system.terminal import printable
+
+Item = tuple[Entry, Iterable[Example]]
+
+
+def compress_files(
+    checkpoint: Path | str,
+    inputs: Iterable[Path | str],
+    out: Path,
+    *,
+    label: int | None = None,
+    convert: Any = None,
+    device: str | None = None,
+    overwrite: bool = False,
+    verify: bool = False,
+) -> Compressed:
+    """Write pictures, folders of them, packed arrays and other sources into one .axl file."""
+    inputs = list(inputs)
+    if not inputs:
+        raise DataError("nothing to compress: name pictures, folders or packed arrays")
+    if out.suffix.lower() != SUFFIX:
+        raise DataError(f"{out}: not a {SUFFIX} path; call it {out.with_suffix(SUFFIX)}")
+    check_place(out, overwrite=overwrite)
+    for source in inputs:
+        check_apart(out, str(source))
+    codec = Codec(load(checkpoint, device=usable(device)), name=str(checkpoint))
+    with temporary_folder() as scratch, ExitStack() as stack:
+        reading = _Inputs(codec.config.data, scratch, label, convert, class_names(checkpoint))
+        items = [item for source in inputs for item in reading.open(source)]
+        check_restored([entry for entry, _ in items])
+        stack.enter_context(errors_of(out))
+        new = stack.enter_context(replacing(out))
+        contents = codec.contents(classes=reading.classes)
+        with new.open("w+b") as file, counting("tiles coded", None) as progress:
+            codec.write(file, contents, (reading.sized(item) for item in items), progress)
+            if verify:
+                for _ in codec.read(file, read_contents(file), progress=progress):
+                    pass  # each group is compared with the seal of what went in
+        size = new.stat().st_size
+    return summary(contents, size)
+
+
+class _Inputs:
+    """Opens what is to be compressed; pictures are read when their turn comes."""
+
+    def __init__(
+        self,
+        shape: DataShape,
+        scratch: Path,
+        label: int | None,
+        convert: Any,
+        names: tuple[str, ...] | None,
+    ) -> None:
+        self.shape, self.scratch, self.label, self.names = shape, scratch, label, names
+        self.decode = PictureDecoder(ReadOptions(convert=convert), only=True)
+        self.convert = convert
+        self.classes = shape.classes
+        if label is not None and not 0 <= label < shape.classes:
+            raise InputError(
+                f"--label is {label}: the model has {shape.classes} classes"
+                if shape.classes
+                else "--label is given, but the model is unconditional: leave it out"
+            )
+
+    def open(self, source: Path | str) -> Iterator[Item]:
+        """The entries of an input, their sizes not yet known."""
+        path = Path(source)
+        pictures = len(self.shape.axes) == 2 and self.shape.channels in (1, 3)
+        if pictures and path.is_dir() and (found := files_below(path, is_picture_name)[0]):
+            for name in found:
+                yield self._picture(path / name, name)
+        elif pictures and path.is_file() and is_picture_name(path.name) and not self._moves(path):
+            yield self._picture(path, path.name)
+        else:
+            yield self._array(source)
+
+    def _moves(self, path: Path) -> bool:
+        return is_video(path, clips=False)
+
+    def _picture(self, path: Path, name: str) -> Item:
+        if self.classes and self.label is None:
+            raise InputError(
+                f"{path}: has no label, and the model is conditioned on one; --label N"
+            )
+        return Entry(name=name, grid=(1, 1)), self._read_picture(path)
+
+    def _read_picture(self, path: Path) -> Iterator[Example]:
+        (x,) = self.decode(Record(str(path), str(path)))
+        if x.shape[-1] > self.shape.channels:
+            raise InputError(
+                f"{path}: is in colour, and the model is one of grey; --convert grey loses colour"
+            )
+        if int(x.max()) >= self.shape.values:
+            raise InputError(
+                f"{path}: holds {x.max()}, and the model has {self.shape.values} values"
+            )
+        yield Example(x, self.label)
+
+    def sized(self, item: Item) -> Item:
+        """The same entry with the size of its picture, which is read for that."""
+        entry, examples = item
+        if entry.array:
+            return item
+        (example,) = examples
+        height, width, channels = example.x.shape
+        return (
+            Entry(
+                name=entry.name,
+                grid=(height, width),
+                one_plane=channels < self.shape.channels,
+            ),
+            [example],
+        )
+
+    def _array(self, source: Path | str) -> Item:
+        """An array entry: examples of the model's shape, or of other sizes along its axes."""
+        frames = (
+            self.shape.window if is_video(source, clips=self.shape.window is not None) else None
+        )
+        options = ReadOptions(frames=frames, convert=None if is_packed(source) else self.convert)
+        folder = self.scratch / str(len(list(self.scratch.iterdir())))
+        folder.mkdir()
+        packed = open_data(source, folder, options)
+        if packed.description.notes and frames:
+            for note in packed.description.notes:
+                print(printable(f"{source}: {note}"), file=sys.stderr)
+        packed = self._fitting(packed)
+        packed.check()
+        labels = self._labels(packed)
+        about = {name: getattr(packed.description, name) for name in FACTS}
+        about |= {"stacked": packed.shape.frames if packed.stack_frames else None}
+        if packed.description.labels is not None and labels is not None:
+            about |= {"classes": packed.description.labels.classes}
+            about |= {"names": packed.description.labels.names}
+        entry = Entry(
+            name=PurePosixPath(Path(source).name).with_suffix(".npy").name,
+            grid=packed.shape.axes,
+            count=len(packed),
+            array=True,
+            one_plane=packed.shape.channels < self.shape.channels,
+            about=json.dumps(about, separators=(",", ":")),
+        )
+        return entry, _rows(packed, labels)
+
+    def _fitting(self, packed: Packed) -> Packed:
+        """Arrays of other lengths along the same axes are cut; all else must be the model's."""
+        found, wanted = packed.shape, self.shape
+        alike = len(found.axes) == len(wanted.axes) and found.channels in (1, wanted.channels)
+        if alike and found.values <= wanted.values and found.axes != wanted.axes:
+            whole = DataShape(
+                axes=found.axes,
+                channels=found.channels,
+                values=wanted.values,
+                classes=wanted.classes,
+            )
+            return conform(packed, whole, self.names)
+        if alike and found.channels == 1 != wanted.channels:
+            return packed
+        return conform(packed, wanted, self.names)
+
+    def _labels(self, packed: Packed) -> Array | None:
+        if self.shape.classes:
+            if self.label is not None:
+                return np.full(len(packed), self.label)
+            return packed.labels
+        if packed.labels is not None:
+            own = packed.shape.classes
+            if self.classes not in (0, own):
+                raise InputError(
+                    f"{packed.path}: has {own} classes where another input has {self.classes}; "
+                    f"compress them one by one"
+                )
+            self.classes = own
+        return packed.labels
+
+
+def _rows(packed: Packed, labels: Array | None) -> Iterator[Example]:
+    for i in range(len(packed)):
+        yield Example(packed.rows([i])[0], None if labels is None else int(labels[i]))

@@ -1,0 +1,201 @@
+"""What `axial decompress` does: entries of a file into a folder, or one alone into a file."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from axial.checkpoints.model_folder import load
+from axial.codec.codec import Codec, Example
+from axial.codec.container import MARK, Contents, Entry, read_contents, read_group
+from axial.codec.entries import FACTS, LOSSLESS, restored_name, summary
+from axial.data.packed import dtype_for
+from axial.data.packed_writer import PackedWriter
+from axial.errors import CheckpointError, DataError, StreamError
+from axial.shape import MOST_VALUES
+from axial.system.files import check_place, check_writable, errors_of, open_file, replacing
+from axial.system.progress import counting
+from axial.system.ranks import usable
+
+_LISTED = 20
+
+
+def decompress_file(
+    path: Path,
+    out: Path,
+    *,
+    model: Path | str | None = None,
+    only: Iterable[str] = (),
+    device: str | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Restore the entries of a file, or some by name, into a folder; one alone also into a file.
+
+    Returns how many there were.
+    """
+    with errors_reading(path), open_file(path) as file:
+        contents = read_contents(file)
+        chosen = _chosen(contents, list(only))
+        entries = [contents.entries[i] for i in chosen]
+        to_file = _check_out(out, entries, overwrite=overwrite)
+        codec = _codec(contents, model, device)
+        codec.check(contents)
+        with errors_of(out), counting("tiles decoded", None) as progress:
+            examples = (found for _, found in codec.read(file, contents, chosen, progress))
+            if to_file and entries[0].array:  # which comes with files beside it
+                _restore_array(entries[0], contents, examples, out, overwrite=overwrite)
+            elif to_file:
+                with replacing(out) as new:
+                    _restore_picture(next(examples), new, out.suffix)
+            else:
+                with replacing(out) as new:
+                    _restore_all(entries, contents, examples, new)
+    return len(entries)
+
+
+def _restore_all(
+    entries: list[Entry], contents: Contents, examples: Iterator[Example], folder: Path
+) -> None:
+    """Write every entry into a new folder."""
+    folder.mkdir()
+    for entry in entries:
+        target = folder / restored_name(entry)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        own = islice(examples, entry.count)
+        if entry.array:
+            _restore_array(entry, contents, own, target)
+        else:
+            _restore_picture(next(own), target, target.suffix)
+
+
+def _restore_picture(example: Example, path: Path, suffix: str) -> None:
+    x = example.x.astype(np.uint8)
+    picture = Image.fromarray(x[..., 0] if x.shape[-1] == 1 else x)
+    picture.save(path, **LOSSLESS[suffix.lower()])
+
+
+@contextmanager
+def errors_reading(path: Path) -> Iterator[None]:
+    """Say which file an error is about."""
+    try:
+        yield
+    except StreamError as error:
+        raise StreamError(f"{path}: {error}") from error
+    except OSError as error:
+        raise StreamError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _chosen(contents: Contents, only: list[str]) -> list[int]:
+    """The numbers of the entries that are wanted, in the order of the file."""
+    names = [entry.name for entry in contents.entries]
+    for name in only:
+        if name not in names:
+            raise StreamError(f"has no entry {name!r}; `axial info` lists them")
+    return [i for i, name in enumerate(names) if not only or name in only]
+
+
+def _codec(contents: Contents, model: Path | str | None, device: str | None) -> Codec:
+    """The model that was named, or the one that the file names."""
+    name = model if model is not None else contents.model
+    try:
+        return Codec(load(name, device=usable(device)), name=str(name))
+    except CheckpointError as error:
+        if model is not None:
+            raise
+        raise StreamError(
+            f"was written with the model {contents.model!r}, which is not here; give --model"
+        ) from error
+
+
+def _check_out(out: Path, entries: list[Entry], *, overwrite: bool) -> bool:
+    """Whether `out` is a file, for one entry alone; refused where it cannot be written."""
+    with errors_of(out):
+        if not out.parent.is_dir():
+            raise DataError(f"{out}: {out.parent} is no folder; name one that is there")
+        suffix = out.suffix.lower()
+        wanted = {".npy"} if entries[0].array else set(LOSSLESS)
+        if len(entries) == 1 and suffix in wanted:
+            check_place(out, overwrite=overwrite)
+            return True
+        if suffix in {".npy", *LOSSLESS}:
+            what = f"{len(entries)} entries" if len(entries) > 1 else "an array"
+            raise DataError(f"{out}: cannot hold {what}; name a folder, or pick one by --only")
+        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise DataError(f"{out}: is there, and no empty folder; name a new one")
+        check_writable(out)
+    return False
+
+
+def _restore_array(
+    entry: Entry,
+    contents: Contents,
+    examples: Iterator[Example],
+    path: Path,
+    *,
+    overwrite: bool = False,
+) -> None:
+    """A packed array with its labels and description, as `axial data` writes it."""
+    about: dict[str, Any] = {"source": "array", "version": None, "split": None, "skipped": 0}
+    about |= {"values": contents.values, "notes": (), "command": "axial decompress"}
+    about |= _about(entry)
+    frames, names = about.pop("stacked", None), about.pop("names", None)
+    classes = about.pop("classes", contents.classes)
+    labels = []
+    with PackedWriter(path, overwrite=overwrite) as writer:
+        for x, label in examples:
+            if frames:
+                x = np.moveaxis(x.reshape(*x.shape[:-1], frames, -1), -2, 0)
+            writer.append(x[None].astype(dtype_for(about["values"])))
+            labels.append(label)
+        writer.finish(np.array(labels) if contents.classes else None, classes, names, **about)
+
+
+def _about(entry: Entry) -> dict[str, Any]:
+    """What the description of an array said; refused if it is none that we write."""
+    if not entry.about:
+        return {}
+    try:
+        found = json.loads(entry.about)
+        found["notes"] = tuple(map(str, found["notes"]))
+        if not 2 <= found["values"] <= MOST_VALUES:
+            raise ValueError(found["values"])
+        return {
+            name: found[name] for name in (*FACTS, "stacked", "classes", "names") if name in found
+        }
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StreamError(
+            f"describes its array {entry.name!r} in words that are not ours"
+        ) from error
+
+
+def describe_file(path: Path) -> str:
+    """What `axial info` says of a file; needs no model, and holds every group to its checksum."""
+    with errors_reading(path), open_file(path) as file:
+        contents = read_contents(file)
+        place = len(MARK) + 1
+        for number, (length, _) in enumerate(contents.groups):
+            read_group(file, contents, place, number)
+            place += length
+        size = file.seek(0, 2)
+    tile = " x ".join(map(str, (*contents.axes, contents.channels)))
+    labels = f", {contents.classes} classes stored" if contents.classes else ""
+    lines = [
+        f"{'holds':<12}{summary(contents, size)}",
+        f"{'model':<12}{contents.model or 'not named'}, id {contents.fingerprint.hex()}",
+        f"{'tiles':<12}{tile}, {contents.values} values{labels}",
+        f"{'groups':<12}{len(contents.groups):,} of {contents.lanes:,} tiles, all whole",
+        "",
+    ]
+    for entry in contents.entries[:_LISTED]:
+        shape = " x ".join(map(str, entry.grid))
+        kind = " grey" if entry.one_plane else ""
+        examples = f"{entry.count:,} examples of " if entry.array else ""
+        lines.append(f"  {entry.name or '(an array)'}: {examples}{shape}{kind}")
+    if (more := len(contents.entries) - _LISTED) > 0:
+        lines.append(f"  and {more:,} more")
+    return "\n".join(lines)

@@ -1,0 +1,267 @@
+"""A model as a codec: lossless, tight, portable, and refused where it is not."""
+
+import dataclasses
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import ENUMERABLE, VARIANTS, config, every_image, random_input, tiny_model
+from models.test_families import ONE_EACH
+
+import axial
+from axial import InputError, StreamError, bits, compress, decompress
+from axial.codec import coding, grid
+from axial.codec.codec import Codec
+from axial.codec.container import read_contents
+from axial.codec.tiles import plan
+from axial.models.families import new_model
+
+PLAIN = config((3, 4), channels=2)
+
+
+def speaking(config):
+    """A model of simple fractions: the same on every machine and in every version of torch."""
+    model = new_model(config).double().eval()
+    state = {
+        name: ((torch.arange(w.numel()) * 37 + 5 * i) % 29 - 14).double().view(w.shape) / 32
+        for i, (name, w) in enumerate(model.state_dict().items())
+    }
+    model.load_state_dict(state)
+    return model
+
+
+def examples(config, count=5, seed=0):
+    x, label, _ = random_input(config, count, seed=seed)
+    return x, label
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_comes_out_is_what_went_in(name):
+    model = tiny_model(VARIANTS[name])
+    x, label = examples(model.config)
+    data = compress(model, x, label=label, lanes=2)
+    assert torch.equal(decompress(model, data), x)
+
+
+@pytest.mark.parametrize("found", ONE_EACH, ids=lambda c: type(c).__name__)
+def test_every_family_is_a_codec(found):
+    model = speaking(found)
+    x, _ = examples(found)
+    larger = torch.randint(found.values, (*(n + 1 for n in found.axes), found.channels))
+    for given in (x, larger):
+        assert torch.equal(decompress(model, compress(model, given, lanes=3)), given)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 7, 64])
+def test_neither_groups_nor_batches_change_what_comes_out(lanes):
+    model = tiny_model(PLAIN)
+    x, _ = examples(PLAIN, 9)
+    data = compress(model, x, lanes=lanes)
+    for batch in (1, 7, 64):
+        assert torch.equal(decompress(model, data, batch=batch), x)
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (3, 5), (7, 4), (8, 9)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_of_any_size_grey_ones_too(grid, channels):
+    model = tiny_model(config((3, 4), channels=3))
+    x = torch.randint(3, (2, *grid, channels))
+    for given in (x, x[0]):
+        assert torch.equal(decompress(model, compress(model, given)), given)
+
+
+def test_what_hangs_over_and_the_planes_of_grey_cost_nothing():
+    model = tiny_model(config((3, 4), channels=3))
+    x = torch.randint(3, (2, 2, 3, 1))
+    codec = Codec(model)
+    full = torch.nn.functional.pad(x.movedim(-1, 1).double(), (0, 1, 0, 1), mode="replicate")
+    full = full.movedim(1, -1).long().expand(-1, -1, -1, 3)
+    wanted = axial.element_bits(codec.model, full)[:, :2, :3, 0].sum()
+    stream = 64 + math.ceil(wanted)  # of one group
+    data = compress(model, x)
+    alone = compress(model, x.expand(-1, -1, -1, 3))
+    assert 8 * len(data) - _beside(data) <= stream + 32
+    assert len(data) < len(alone)
+
+
+def _beside(data):
+    """The bits of a file that are not its first group's stream."""
+    contents = read_contents(io.BytesIO(data))
+    return 8 * (len(data) - contents.groups[0][0] + 1)
+
+
+def test_labels_are_stored_and_conditioned_on():
+    found = dataclasses.replace(PLAIN, classes=3)
+    model = tiny_model(found)
+    x, label = examples(found, 6)
+    file = io.BytesIO(compress(model, x, label=label, lanes=4))
+    contents = read_contents(file)
+    back = [example for _, example in Codec(model).read(file, contents)]
+    assert [example.label for example in back] == label.tolist()
+    assert all(np.array_equal(e.x, one) for e, one in zip(back, x.numpy(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["2d-channels", "1d", "2d-labels", "3d-colour-clip"])
+def test_the_size_is_the_information(name):
+    """Of a file of many examples drawn from the model itself."""
+    found = ENUMERABLE[name]
+    model = tiny_model(found)
+    unknown = ~model.given()
+    x = every_image(found, unknown)
+    label = torch.zeros(len(x), dtype=torch.long) if found.classes else None
+    p = torch.exp2(-bits(model, x, label))
+    entropy = float((p * -p.log2()).sum())
+    chosen = torch.multinomial(p, 3000, True, generator=torch.Generator().manual_seed(0))
+    x, label = x[chosen], None if label is None else label[chosen]
+    data = compress(model, x, label=label)
+    assert abs(float(bits(model, x, label).mean()) - entropy) < 0.01 * entropy  # by their number
+    wanted = float(bits(model, x, label).sum())
+    wanted += len(x) * math.log2(found.classes) if found.classes else 0
+    stored = 0 if unknown.all() else 2 * len(x)  # deflated zeros, generously
+    overhead = 8 * (70 + 16 * -(-len(x) // Codec(model).lanes)) + stored
+    assert wanted < 8 * len(data) < 1.01 * wanted + overhead
+
+
+def test_one_small_picture_takes_its_bits_and_what_docs_format_states():
+    """Fixed are 5 bytes of mark, 8 of tail, 3 to 4 of a group, and the contents."""
+    model = tiny_model(ENUMERABLE["2d"])
+    x = every_image(model.config, ~model.given())
+    p = torch.exp2(-bits(model, x))
+    entropy = float((p * -p.log2()).sum())
+    lengths = torch.tensor([8.0 * len(compress(model, one)) for one in x], dtype=torch.float64)
+    fixed = 8 * len(compress(model, x[0])) - 64  # all but the stream, whose first state is 64 bits
+    assert abs(float((p * lengths).sum()) - (fixed + 64)) <= 0.01 * (fixed + 64 + entropy)
+
+
+def test_a_tiny_model_and_picture_compress_to_these_bytes():
+    found = config((2, 3), channels=2, values=5)
+    model = speaking(found)
+    x = torch.arange(2 * 2 * 3 * 2).view(2, 2, 3, 2) * 7 % 5
+    data = compress(model, x)
+    assert data.hex() == GOLDEN, data.hex()
+    assert torch.equal(decompress(model, bytes.fromhex(GOLDEN)), x)
+
+
+GOLDEN = (
+    "8941584c0100726622a8c56e9a03180decbc00005527542e9d645f8825e8e7cff414978602020302"
+    "05000201010002020300010df1684bd426000000a164f04a"
+)
+
+
+def on_borders(distance):
+    """A model whose every logit lies so far from a border of the grid."""
+    model = tiny_model(config((3, 4), channels=2, values=5))
+    torch.nn.init.zeros_(model.to_logits.weight)
+    with torch.no_grad():
+        model.to_logits.bias.copy_((torch.arange(5.0) * 20 + 0.5) / grid.GRID + distance)
+    return model
+
+
+def noisy(monkeypatch, size, seed):
+    """From now on every logit that is put on the grid is off by up to `size`."""
+    exact, generator = grid.to_grid, torch.Generator().manual_seed(seed)
+
+    def moved(logits):
+        noise = torch.rand(logits.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        return exact(logits + size * noise)
+
+    monkeypatch.setattr(grid, "to_grid", moved)
+
+
+@pytest.mark.parametrize("distance", [0.0, 2e-11, -2e-11, 9e-10])
+def test_logits_off_by_what_machines_differ_decode_all_the_same(monkeypatch, distance):
+    model = on_borders(distance)
+    x, _ = examples(model.config)
+    data = compress(model, x, lanes=2)
+    noisy(monkeypatch, 1e-10, seed=0)
+    assert torch.equal(decompress(model, data), x)
+
+
+def test_without_the_notes_of_near_logits_they_would_not(monkeypatch):
+    model = on_borders(0.0)
+    x, _ = examples(model.config)
+    monkeypatch.setattr(coding._Near, "note", lambda *_: None)
+    data = compress(model, x, lanes=2)
+    noisy(monkeypatch, 1e-10, seed=0)
+    with pytest.raises(StreamError, match=r"stream|pixels"):
+        decompress(model, data)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_logits_off_by_more_are_caught(monkeypatch, seed):
+    model = on_borders(5e-8)
+    x, _ = examples(model.config)
+    data = compress(model, x, lanes=2)
+    noisy(monkeypatch, 1e-7, seed=seed)
+    with pytest.raises(StreamError, match=r"stream|pixels"):
+        decompress(model, data)
+
+
+def test_notes_are_rare_and_small():
+    """A logit in some 8 million lies within the tolerance of a border."""
+    model = speaking(config((8, 8), channels=3, values=256))
+    x, _ = examples(model.config, 4)
+    group = coding.encode(Codec(model).model, _tiles(model, x), 0, 4)[0]
+    assert group[0] <= 1
+
+
+def _tiles(model, x):
+    how = plan(model.config, model.config.axes)
+    return coding.Tiles(x.numpy(), [how] * len(x))
+
+
+def test_another_model_is_refused_by_name_and_the_same_in_another_precision_is_not(tmp_path):
+    model = tiny_model(PLAIN, dtype=torch.float32)
+    x, _ = examples(PLAIN)
+    data = compress(model, x)
+    assert torch.equal(decompress(model.double(), data), x)
+    with pytest.raises(StreamError, match=r"written with model \w{8}, but this model is \w{8}"):
+        decompress(tiny_model(PLAIN, seed=1), data)
+
+
+@pytest.mark.parametrize(
+    "x, words",
+    [
+        (torch.zeros(3, 4, dtype=torch.long), "has shape"),
+        (torch.zeros(1, 3, 4, 5, dtype=torch.long), "2 channels"),
+        (torch.zeros(0, 3, 4, 2, dtype=torch.long), "has shape"),
+        (torch.full((1, 3, 4, 2), 3), "holds 3"),
+        (torch.zeros(1, 3, 4, 2), "torch.float32"),
+    ],
+)
+def test_what_is_no_example_is_refused(x, words):
+    with pytest.raises(InputError, match=words):
+        compress(tiny_model(PLAIN), x)
+
+
+def test_labels_that_do_not_fit_are_refused():
+    x, _ = examples(PLAIN)
+    with pytest.raises(InputError, match="leave label out"):
+        compress(tiny_model(PLAIN), x, label=torch.zeros(5, dtype=torch.long))
+    model = tiny_model(dataclasses.replace(PLAIN, classes=2))
+    for label, words in [
+        (None, "give label="),
+        (torch.zeros(3, dtype=torch.long), r"give \(5,\)"),
+        (torch.full((5,), 2), "holds 2"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            compress(model, x, label=label)
+
+
+def test_a_model_whose_logits_are_no_numbers_or_too_large_is_refused():
+    x, _ = examples(PLAIN)
+    for scale in (math.nan, 1e6):
+        model = tiny_model(PLAIN)
+        with torch.no_grad():
+            model.to_logits.weight.mul_(scale)
+        with pytest.raises(InputError, match="can be coded"):
+            compress(model, x)
+
+
+def test_the_model_is_left_as_it_was():
+    model = tiny_model(PLAIN, dtype=torch.float32).train()
+    x, _ = examples(PLAIN)
+    decompress(model, compress(model, x))
+    assert model.training and next(model.parameters()).dtype == torch.float32
