@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""`axial info`: what a preset, a checkpoint, a packed array or a compressed file is."""
-=======
-"""`axial info`: what a preset, a checkpoint, a run, a folder of runs or a packed array is."""
->>>>>>> user
+"""`axial info`: what a preset, a checkpoint, a run, a packed array or a compressed file is."""
 
 from pathlib import Path
 from typing import Annotated
@@ -29,20 +25,12 @@ def info(
     values: Count = None,
     classes: Count = None,
 ) -> None:
-<<<<<<< HEAD
-    """Describe a preset, checkpoint, packed array or compressed file: data, sizes, cost, levels.
-
-    Args:
-        what: The name of a preset or of a shipped model, the folder of a checkpoint,
-            a packed .npy file, or a compressed .axl file.
-=======
-    """Describe a preset, a checkpoint, a run or a packed array; list the runs beneath a folder.
+    """Describe a preset, checkpoint, run, packed array or .axl file; list the runs in a folder.
 
     Args:
         what: The name of a preset or of a shipped model, the folder of a checkpoint or of a run, a
-            folder with runs beneath it, or a packed .npy file.
+            folder with runs beneath it, a packed .npy file, or a compressed .axl file.
         other: Another run: tell what the two have apart.
->>>>>>> user
         duplicates: Another packed array: count examples that repeat within and across the two.
         axes: Apply the preset to data with these axes, slowest first; default: the preset's.
         channels: Apply the preset to data with N channels; default: the preset's.
@@ -76,14 +64,10 @@ def info(
         from axial.data.statistics import survey
 
         print(printable(survey(open_packed(what), open_packed(duplicates) if duplicates else None)))
-<<<<<<< HEAD
     elif what.endswith(".axl"):
         from axial.codec.outputs import describe_file
 
         print(printable(describe_file(Path(what))))
-    elif _exists(what) or shipped_folder(what) is not None:
-        print("\n\n".join(_loaded(what)))
-=======
     elif _is_run(what) or shipped_folder(what) is not None or _is_model(what):
         print("\n\n".join([*_summary(what), *_loaded(what)]))
     elif _exists(what):
@@ -94,7 +78,6 @@ def info(
             f"{what}: no such checkpoint, and no run beneath it; `axial train --out {what}/NAME` "
             f"makes one"
         )
->>>>>>> user
     else:
         unknown = unknown_name(what, dict.fromkeys([*PRESETS, *shipped_names()]))
         raise ConfigError(f"no such checkpoint, and as a preset or model {unknown}")
@@ -143,13 +126,9 @@ def _tell_trained(name: str) -> None:
 
 def _loaded(folder: str) -> tuple[str, str]:
     """What a model is, and its weights as they are computed with."""
-<<<<<<< HEAD
-    from axial.checkpoints.model_folder import fingerprint, load
-    from axial.codec.codec import model_id
-=======
     from axial.checkpoints.model_folder import config_of, fingerprint, is_model, load
     from axial.checkpoints.run_folder import Run
->>>>>>> user
+    from axial.codec.codec import model_id
 
     if _is_run(folder) and not is_model(Path(folder)) and not Run(folder).checkpoints():
         return describe(config_of(folder)), "weights     none yet"

@@ -27,8 +27,12 @@ def studio(
         host: Address to listen on; any but a loopback address demands a token, which is printed.
         port: Port to listen on; 0 takes a free one.
         runs: Folder whose training runs are shown; default: runs, if it is there.
-        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
+        device: cpu, cuda or cuda:N; default: a GPU if there is one.
         no_browser: Only print the address; by default a browser is opened where there is a screen.
+
+    Examples:
+        axial studio
+        axial studio runs/digits cifar10 --runs runs --port 8000
     """
     for package in ("fastapi", "uvicorn", "python_multipart"):
         if importlib.util.find_spec(package) is None:
