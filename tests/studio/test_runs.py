@@ -116,8 +116,8 @@ def test_settings_stand_side_by_side_and_what_differs_is_marked(client):
     ids = [found["one"]["id"], found["deep/two"]["id"]]
     compared = client.get(f"/api/compare?run={ids[0]}&run={ids[1]}")
     rows = {row["name"]: row for row in compared["settings"]}
-    assert rows["training.batch"] == {"name": "training.batch", "values": [8, 16], "differs": True}
-    assert [row["name"] for row in compared["settings"] if row["differs"]] == ["training.batch"]
+    assert rows["batch"] == {"name": "batch", "values": [8, 16], "differs": True}
+    assert [row["name"] for row in compared["settings"] if row["differs"]] == ["batch"]
     assert [r["name"] for r in compared["runs"]] == ["one", "deep/two"]
 
 

@@ -77,7 +77,7 @@ def test_arrays_are_examples_of_any_kind():
 @pytest.mark.parametrize(
     ("reader", "uploads", "status", "words"),
     [
-        (COLOUR, [upload(X[:7])], 400, "smaller than --size 8"),
+        (COLOUR, [upload(X[:7])], 400, "this model takes 8 x 8; give a larger picture"),
         (COLOUR, [upload(np.zeros((101, 100, 3)))], 413, "more than 10,000 pixels"),
         (COLOUR, [upload(X), upload(X)], 400, "2 pictures were sent"),
         (COLOUR, [Upload(*npy(X)), upload(X)], 400, "2 pictures were sent"),

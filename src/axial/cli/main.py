@@ -17,8 +17,8 @@ from pathlib import Path
 
 import axial
 from axial.cli.complete import complete
-from axial.cli.compress import compress
 from axial.cli.completion import completion
+from axial.cli.compress import compress
 from axial.cli.data import data
 from axial.cli.decompress import decompress
 from axial.cli.evaluate import evaluate

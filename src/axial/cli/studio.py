@@ -4,18 +4,19 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from axial.cli.parsing import File, Name, Switch
+from axial.cli.parsing import Folder, Name, Switch, quiet
 from axial.errors import ConfigError
 
 
 def studio(
-    models: tyro.conf.Positional[tuple[str, ...]] = (),
-    host: str = "127.0.0.1",
-    port: int = 7860,
-    runs: File = None,
+    models: Annotated[tuple[str, ...], tyro.conf.Positional, quiet("MODEL ...")] = (),
+    host: Annotated[str, tyro.conf.arg(metavar="NAME")] = "127.0.0.1",
+    port: Annotated[int, tyro.conf.arg(metavar="N")] = 7860,
+    runs: Folder = None,
     device: Name = None,
     no_browser: Switch = False,
 ) -> None:

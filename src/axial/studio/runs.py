@@ -9,19 +9,20 @@ import re
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from axial.errors import AxialError
 from axial.studio.errors import not_found
 
-_DEEPEST, _MOST_RUNS, _FRESH_SECONDS = 3, 1000, 1.0
+_MOST_RUNS, _FRESH_SECONDS = 1000, 1.0
 _LINES = 5000
 """Of a log, in one answer."""
 _LARGEST_SHEET = 1 << 26
-_PARTS = ("model", "training", "data")
 _SUMMARY: tuple[str, ...] = ("preset", "data", "family", "parameters", "step", "steps", "loss")
 _SUMMARY += ("validation", "updated", "samples")
 """What the list says of each."""
@@ -86,13 +87,18 @@ class Runs:
     def compare(self, names: list[str]) -> dict[str, Any]:
         """The settings of some runs side by side, with what differs marked."""
         found = [self._one(name) for name in names]
-        each = [_flat(self._open(run).about) for run in found]
+        each = [self._settings(run) for run in found]
         rows = []
-        for name in dict.fromkeys(key for settings in each for key in settings):
-            values = [settings.get(name) for settings in each]
+        for name in dict.fromkeys(key for own in each for key in own):
+            values = [own.get(name) for own in each]
             differs = any(value != values[0] for value in values)
             rows.append({"name": name, "values": values, "differs": differs})
         return {"runs": [{"id": run.id, "name": run.name} for run in found], "settings": rows}
+
+    def _settings(self, found: _Found) -> dict[str, Any]:
+        from axial.checkpoints.run_summary import settings
+
+        return settings(self._open(found))
 
     def _one(self, name: str) -> _Found:
         if name not in self._found:
@@ -105,7 +111,7 @@ class Runs:
         """The runs there are; looked for again now and then."""
         with self._lock:
             if time.monotonic() - self._looked > _FRESH_SECONDS or not self._found:
-                folders = _search(self.folder) if self.folder else []
+                folders = list(islice(_search(self.folder), _MOST_RUNS))
                 names = {os.fspath(f.relative_to(self.folder or f)): f for f in folders}
                 runs = {}
                 for name, folder in names.items():
@@ -174,24 +180,11 @@ class Runs:
                         found.last[name] = float(record[name])
 
 
-def _search(folder: Path) -> list[Path]:
+def _search(folder: Path | None) -> Iterator[Path]:
     """Folders that hold a run, the folder itself included; links are not followed."""
-    found: list[Path] = []
-    level = [folder]
-    for _ in range(_DEEPEST + 1):
-        below = []
-        for place in level:
-            if (place / "run.json").is_file():
-                found.append(place)
-                continue
-            try:
-                with os.scandir(place) as entries:
-                    names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
-            except OSError:
-                continue
-            below += [place / name for name in sorted(names) if not name.startswith(".")]
-        level = below[:_MOST_RUNS]
-    return found[:_MOST_RUNS]
+    from axial.checkpoints.run_summary import run_folders
+
+    return iter(()) if folder is None else run_folders(folder)
 
 
 def _size(path: Path) -> int:
@@ -207,12 +200,3 @@ def _updated(path: Path) -> float | None:
     except OSError:
         return None
     return found.st_mtime if stat.S_ISREG(found.st_mode) else None
-
-
-def _flat(about: dict[str, Any]) -> dict[str, Any]:
-    """All settings by names such as training.batch."""
-    flat: dict[str, Any] = {"preset": about.get("preset"), "family": about.get("family", "axial")}
-    for part in _PARTS:
-        for name, value in about.get(part, {}).items():
-            flat[f"{part}.{name}"] = value
-    return flat

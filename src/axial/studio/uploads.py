@@ -83,16 +83,14 @@ class Reader:
         self._check_pictures(upload)
         height, width = self.size
         x = self._decoded(upload, ReadOptions(convert="rgb" if channels == 3 else "grey"))
-        if x.shape[:2] != (height, width) and height == width:
+        if x.shape[:2] != (height, width) and height == width <= min(x.shape[:2]):
             image = Image.fromarray(x if channels == 3 else x[..., 0])
-            try:
-                x = np.atleast_3d(np.asarray(shrink(image, width, upload.name)))
-            except DataError as error:
-                raise bad_upload(error) from error
+            x = np.atleast_3d(np.asarray(shrink(image, width, upload.name)))
         if x.shape[:2] != (height, width):
+            small = x.shape[0] < height or x.shape[1] < width
             raise bad_upload(
                 f"{upload.name}: is {x.shape[1]} x {x.shape[0]}, but this model takes {width} x "
-                f"{height}; crop it"
+                f"{height}; {'give a larger picture' if small else 'crop it'}"
             )
         return self._in_values(x)
 
