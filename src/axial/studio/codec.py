@@ -1,11 +1,14 @@
 """The codec as the studio uses it: pictures with names into an .axl file, and back."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from torch import nn
 
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
@@ -69,7 +72,8 @@ class CompressTask:
             entries.append((entry, [Example(x, self.label)]))
         file, total = io.BytesIO(), sum(contents.tiles_of(entry) for entry, _ in entries)
         try:
-            codec.write(file, contents, entries, progress=_telling(job, total, pause))
+            with _interruptible(codec.model, pause):
+                codec.write(file, contents, entries, progress=_telling(job, total, pause))
         except _CancelledError:
             return
         job.file = file.getvalue()
@@ -122,9 +126,11 @@ class DecompressTask:
             if not job.start({"lines": 0, "batch": len(contents.entries)}):
                 return
             total = sum(contents.tiles_of(entry) for entry in contents.entries)
-            for entry, example in codec.read(file, contents, progress=_telling(job, total, pause)):
-                pictures.append(example.x.astype(dtype))
-                names.append(entry.name or f"{len(names)}.png")
+            with _interruptible(codec.model, pause):
+                telling = _telling(job, total, pause)
+                for entry, example in codec.read(file, contents, progress=telling):
+                    pictures.append(example.x.astype(dtype))
+                    names.append(entry.name or f"{len(names)}.png")
         except _CancelledError:
             return
         except AxialError as error:
@@ -140,6 +146,23 @@ class DecompressTask:
                 ],
             }
         )
+
+
+@contextmanager
+def _interruptible(model: Model, pause: Pause) -> Iterator[None]:
+    """Stop between two passes of the model where nobody waits; it codes many tiles at once."""
+
+    def stop(*_: Any) -> None:
+        if not pause():
+            raise _CancelledError
+
+    layer = getattr(model, "positions", None)  # called once in every pass, or plane of a decoder
+    hook = layer.register_forward_pre_hook(stop) if isinstance(layer, nn.Module) else None
+    try:
+        yield
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def _telling(job: Job, total: int, pause: Pause) -> Callable[[int], None]:

@@ -18,6 +18,8 @@ class Limits:
     """Bytes of a request."""
     upload_pixels: int = 1 << 24
     """Pixels of an uploaded picture."""
+    coded_pixels: int = 1 << 20
+    """Pixels that a request may have compressed or restored."""
     bodies_bytes: int = 1 << 27
     """Bytes of all requests together."""
     uploads: int = 64
@@ -35,7 +37,15 @@ class Limits:
 
     def to_json(self) -> dict[str, int]:
         """What a client should know."""
-        told = ("pictures", "particles", "upload_bytes", "upload_pixels", "uploads", "queue")
+        told = (
+            "pictures",
+            "particles",
+            "upload_bytes",
+            "upload_pixels",
+            "uploads",
+            "queue",
+            "coded_pixels",
+        )
         return {name: value for name, value in asdict(self).items() if name in told}
 
 

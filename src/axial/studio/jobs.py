@@ -55,7 +55,8 @@ class Job:
     @property
     def size(self) -> int:
         """Bytes that it keeps."""
-        return sum(x.nbytes for x in self.pictures) + len(self.file) + 4096
+        texts = sum(len(text) for text in self.result.values() if isinstance(text, str))
+        return sum(x.nbytes for x in self.pictures) + len(self.file) + texts + 4096
 
     def watch(self, changed: asyncio.Event) -> None:
         """Have an event set, in the loop of the caller, when something changes."""

@@ -18,7 +18,7 @@ from axial.studio.catalogue import Entry
 from axial.studio.codec import CompressTask, DecompressTask
 from axial.studio.config import Limits
 from axial.studio.drawing import DrawTask
-from axial.studio.errors import bad_request, bad_upload
+from axial.studio.errors import RequestError, bad_request, bad_upload
 from axial.studio.inside import BitsTask, PixelTask
 from axial.studio.uploads import Upload, reader_for
 
@@ -125,13 +125,21 @@ def compress_task(
     config = entry.ready()
     _need_label(config, label)
     found = reader_for(config.data, limits).any_size(pictures)
+    pixels = sum(x[..., 0].size for x in found)
+    if pixels > limits.coded_pixels:
+        raise RequestError(
+            413,
+            "too_large",
+            f"{pixels:,} pixels were sent, and at most {limits.coded_pixels:,} are compressed "
+            f"here; use `axial compress`",
+        )
     names = _apart([upload.name for upload in pictures[: len(found)]])
     return CompressTask(pictures=found, names=names, label=label)
 
 
 def decompress_task(entry: Entry, limits: Limits, data: bytes) -> DecompressTask:
     """The pictures of an uploaded file."""
-    most = limits.upload_pixels * entry.ready().channels
+    most = limits.coded_pixels * entry.ready().channels
     return DecompressTask(data=data, most_elements=most)
 
 

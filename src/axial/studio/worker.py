@@ -50,6 +50,8 @@ class Worker(threading.Thread):
         self._changed = threading.Condition()
         self._stopping = False
         self._model: Any = None
+        self._room = 1
+        """Pictures that are drawn in one batch."""
 
     def submit(self, kind: str, task: Task) -> Job:
         """Let a job wait its turn; refused where too many do."""
@@ -109,6 +111,9 @@ class Worker(threading.Thread):
         """Load the model; then one group of jobs after another."""
         try:
             self._model = self.entry.load(self._device)
+            from axial.sampling.draw import draws_at_once
+
+            self._room = min(self._limits.pictures, draws_at_once(self._model))
         except Exception as error:
             if not isinstance(error, AxialError):
                 traceback.print_exc()
@@ -130,7 +135,7 @@ class Worker(threading.Thread):
             jobs, task = [first], first.task
             key = None if task is None else task.batch_key()
             if task is not None and key is not None:
-                room = self._limits.pictures - task.size()
+                room = self._room - task.size()
                 for job in list(self._waiting):
                     other = job.task
                     if other is not None and other.batch_key() == key and other.size() <= room:
