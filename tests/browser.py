@@ -127,4 +127,6 @@ class Window:
         return np.array(values, np.uint8).reshape(height, width, 4)
 
     def close(self):
+        """Close it; whatever was done in it, the browser had nothing to complain about."""
         self.context.close()
+        assert self.complaints == [] and self.elsewhere == []

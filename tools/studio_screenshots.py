@@ -11,6 +11,7 @@ few minutes.
 import argparse
 import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -20,13 +21,16 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Page, sync_playwright
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 MODEL = "cifar10"
-WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 360, "height": 780}
+WIDE, NARROW, HEIGHT = 1280, 360, 860
+"""Pixels of the window."""
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PATIENCE = 600_000
 """Milliseconds that a picture may take."""
 
@@ -97,25 +101,36 @@ class Tour:
     def shoot(self, name: str) -> None:
         """Write what is seen, once for the documentation, or in every size and colour."""
         if not self.every:
+            self.resize(WIDE)
             self.page.screenshot(path=self.folder / f"studio_{name}.png")
             return
-        for size in (WIDE, NARROW):
-            for scheme in ("light", "dark"):
-                self.page.set_viewport_size({"width": size["width"], "height": size["height"]})
-                self.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-                self.page.wait_for_timeout(150)
-                path = self.folder / f"{name}_{size['width']}_{scheme}.png"
-                self.page.screenshot(path=path, full_page=name != "enlarged")
-        self.page.set_viewport_size({"width": WIDE["width"], "height": WIDE["height"]})
+        for width in (NARROW, WIDE):
+            self.resize(width, whole=name != "enlarged")
+            for scheme in SCHEMES:
+                self.page.emulate_media(color_scheme=scheme)
+                self.page.wait_for_timeout(200)
+                self.page.screenshot(path=self.folder / f"{name}_{width}_{scheme}.png")
+        self.page.emulate_media(color_scheme="light")
+
+    def resize(self, width: int, *, whole: bool = True) -> None:
+        """Make the window so wide, and as high as what it shows."""
+        self.page.set_viewport_size({"width": width, "height": HEIGHT})
+        if whole:
+            self.page.wait_for_timeout(200)
+            height = self.page.evaluate("document.documentElement.scrollHeight")
+            self.page.set_viewport_size({"width": width, "height": height})
+            self.page.wait_for_timeout(200)
+            least = self.page.evaluate("document.querySelector('footer').offsetTop + 60")
+            self.page.set_viewport_size({"width": width, "height": least})
 
     def draw(self) -> None:
-        """Four pictures, while the last of their colours grows, and one of them enlarged."""
+        """Four pictures while the last of their colours grows, and one of them enlarged."""
         self.show("draw")
         if self.every:
             self.shoot("empty")
         self.press("Draw")
-        lines = self.page.locator(".result .dim")
-        while not lines.inner_text().startswith(("line 8", "4 pictures")):
+        lines = self.page.locator(".result header .dim")
+        while not re.match(r"line [89]\d|\d pictures", lines.inner_text()):
             self.page.wait_for_timeout(50)
         if not self.every:
             self.shoot("draw")
@@ -205,7 +220,7 @@ def main() -> None:
         train_two(runs)
         with studio(runs) as site, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=BROWSER)
-            page = browser.new_page(viewport={"width": WIDE["width"], "height": WIDE["height"]})
+            page = browser.new_page(viewport={"width": WIDE, "height": HEIGHT})
             tour = Tour(page, site, folder, every=options.every is not None)
             for view in options.views:
                 getattr(tour, view)()

@@ -11,7 +11,7 @@ export function roomFor(number, available) {
   return Math.min(384, Math.floor((available - GAP * (columns - 1)) / columns));
 }
 
-const [SMALL, GAP] = [128, 12];
+const [SMALL, GAP] = [128, 8];
 
 /** One picture of a result: what is known of it so far, and what there is to do with it. */
 export class Card {

@@ -13,21 +13,23 @@ export class DropZone {
       if (this.input.files.length) take([...this.input.files]);
       this.input.value = "";
     });
-    this.element = el(
-      "label.drop",
-      this.input,
-      el("span.choose", "Choose a file"),
-      el("span.dim", text),
-    );
+    this.words = el("span.choose", "Choose a file");
+    this.element = el("label.drop", this.input, this.words, el("span.dim", text));
     this.listeners = {
-      paste: (event) => this.receive(event, event.clipboardData),
-      drop: (event) => this.receive(event, event.dataTransfer),
+      paste: (event) => this.receive(event.clipboardData),
+      drop: (event) => this.receive(event.dataTransfer),
       dragover: () => this.element.classList.add("over"),
       dragleave: () => this.element.classList.remove("over"),
     };
   }
 
-  receive(event, data) {
+  /** Take less room once something was given. */
+  shrink() {
+    this.words.textContent = "Choose, drop or paste another";
+    this.element.classList.add("small");
+  }
+
+  receive(data) {
     this.element.classList.remove("over");
     const files = [...(data?.files ?? [])];
     if (files.length) this.take(files);
@@ -131,7 +133,7 @@ export class Source {
       el("button.link", { type: "button", click: save }, "Save what the model sees (.npy)"),
     );
     this.about.hidden = false;
-    this.zone.element.classList.add("small");
+    this.zone.shrink();
     this.change(data);
   }
 
