@@ -28,6 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the studio does, before torch is loaded
+
 import numpy as np
 import torch
 from studio_attacks import Target, attacks, fuzzed, token_attacks
@@ -88,18 +90,25 @@ def small_model(folder: Path) -> Path:
     return folder / "small"
 
 
-def drawn(model: Path, batch: int) -> tuple[Expected, float]:
-    """The pictures of each seed, and how many a second `axial.draw` makes at a batch size."""
+def drawn(model: Path, batch: int) -> Expected:
+    """The pictures of each seed."""
     loaded = axial.load(model)
     seeds = torch.arange(SEEDS).repeat_interleave(MOST)
     images = torch.arange(MOST).repeat(SEEDS)
     x = axial.draw(loaded, len(seeds), seed=seeds, first=images, batch=batch)
     pictures = x.to(torch.uint8).view(SEEDS, MOST, -1).numpy()
-    start, count = time.monotonic(), 0
-    while time.monotonic() - start < 5:
+    return {s: pictures[s].tobytes() for s in range(SEEDS)}
+
+
+def speed(model: Path, batch: int, seconds: float = 8.0) -> tuple[float, float]:
+    """Pictures of `axial.draw` at a batch size: how many a second, and seconds of CPU for each."""
+    loaded = axial.load(model)
+    axial.draw(loaded, batch, batch=batch)
+    start, used, count = time.monotonic(), time.process_time(), 0
+    while time.monotonic() - start < seconds:
         axial.draw(loaded, batch, seed=count, batch=batch)
         count += batch
-    return {s: pictures[s].tobytes() for s in range(SEEDS)}, count / (time.monotonic() - start)
+    return count / (time.monotonic() - start), (time.process_time() - used) / count
 
 
 class Load:
@@ -109,7 +118,7 @@ class Load:
         self.port, self.name, self.expected = port, name, expected
         self.until = time.monotonic() + seconds
         self.answers: Counter[str] = Counter()
-        self.pictures, self.batches = 0, Counter[int]()
+        self.pictures, self.drawn, self.batches = 0, 0, Counter[int]()
         self.page: list[float] = []
 
     async def run(self, clients: int) -> None:
@@ -133,6 +142,7 @@ class Load:
             size = len(self.expected[seed]) // MOST * count
             right = status == 200 and found == self.expected[seed][:size]
             self.answers["right" if right else f"wrong ({status})"] += 1
+            self.drawn += count * right
             if time.monotonic() < self.until:
                 self.pictures += count * right
 
@@ -209,6 +219,12 @@ def resident_bytes(process: subprocess.Popen[str]) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def cpu_seconds(process: subprocess.Popen[str]) -> float:
+    """Time that a process has computed, over all cores."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 async def watch_memory(process: subprocess.Popen[str], found: list[int]) -> None:
     """Note the memory of a process every second."""
     while True:
@@ -220,7 +236,7 @@ def load(clients: int, seconds: float) -> None:
     """Many clients at once."""
     with tempfile.TemporaryDirectory() as folder:
         model = small_model(Path(folder))
-        expected, alone = drawn(model, 64)
+        expected, before = drawn(model, 64), speed(model, 64)
         with served(str(model)) as (port, process, _):
             name = wait_until_ready(port)
             work, memory = Load(port, name, expected, seconds), list[int]()
@@ -230,15 +246,22 @@ def load(clients: int, seconds: float) -> None:
                 await work.run(clients)
                 watching.cancel()
 
+            used = cpu_seconds(process)
             asyncio.run(both())
+            used = cpu_seconds(process) - used
+        after = speed(model, 64)
     rate, page = work.pictures / seconds, sorted(work.page)
     print(f"{clients} clients for {seconds:g} s, 1 to {MOST} pictures a request, half as streams")
     for answer, count in sorted(work.answers.items()):
         print(f"  {answer:<28}{count:>8,}")
     jobs = sum(work.batches.values())
     print(f"  batch of a job, mean {sum(b * n for b, n in work.batches.items()) / jobs:>16.1f}")
-    share = rate / alone
-    print(f"  pictures a second {rate:>18.1f}, axial.draw at batch 64: {alone:.1f} ({share:.0%})")
+    alone = [before[0], after[0]]
+    share = rate / statistics.fmean(alone)
+    told = " and ".join(f"{one:.1f}" for one in alone)
+    print(f"  pictures a second {rate:>18.1f}, axial.draw at batch 64 {told}: {share:.0%}")
+    each, plain = 1e3 * used / max(1, work.drawn), 1e3 * statistics.fmean((before[1], after[1]))
+    print(f"  CPU of a picture, ms {each:>16.1f}, axial.draw {plain:.1f}: {plain / each:.0%}")
     middle, late = statistics.median(page), page[int(0.99 * len(page))]
     print(f"  the page, seconds: median {middle:.3f}, 99 % {late:.3f}, most {page[-1]:.3f}")
     marks = {at: memory[min(at, len(memory) - 1)] >> 20 for at in (0, 10, int(seconds / 2))}

@@ -176,13 +176,13 @@ def test_old_jobs_are_forgotten_when_there_are_many(models):
 
 def test_running_jobs_are_never_forgotten():
     store = JobStore(Limits(kept_jobs=1, kept_bytes=1))
-    jobs = [Job("draw", "m", None, lambda job: 0) for _ in range(4)]
+    jobs = [Job("draw", "m", None) for _ in range(4)]
     for job in jobs:
         store.add(job)
     assert store.all() == jobs
     for job in jobs[:3]:
         job.cancel()
-    store.add(last := Job("draw", "m", None, lambda job: 0))
+    store.add(last := Job("draw", "m", None))
     assert store.all() == [jobs[3], last]
 
 

@@ -19,12 +19,15 @@ from axial.studio.wire import as_json, event, packed
 
 _ALIVE_SECONDS = 10.0
 """After so long without an event a comment is sent."""
-_LINE_SECONDS = 0.05
-"""Lines that come faster are sent together."""
+_LINE_SECONDS, _EVENTS = 0.03, 400
+"""Lines that come faster are sent together; and no more than so many events a second in all."""
 
 
 class JobAnswer(Response):
     """The answer to a request for work."""
+
+    streams = 0
+    """How many are open that tell of each line."""
 
     def __init__(
         self, job: Job, cancel: Callable[[Job], None], *, stream: bool, values: int, patience: float
@@ -69,6 +72,13 @@ class JobAnswer(Response):
             await answer(send, self.job.error or cancelled)
 
     async def _events(self, send: Send, changed: asyncio.Event) -> None:
+        JobAnswer.streams += 1
+        try:
+            await self._all_events(send, changed)
+        finally:
+            JobAnswer.streams -= 1
+
+    async def _all_events(self, send: Send, changed: asyncio.Event) -> None:
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for part in self._parts(changed):
@@ -103,8 +113,8 @@ class JobAnswer(Response):
                     await changed.wait()
             except TimeoutError:
                 yield b": still there\n\n"
-            if started:
-                await asyncio.sleep(0 if job.ended else _LINE_SECONDS)
+            if not job.ended:
+                await asyncio.sleep(max(_LINE_SECONDS, JobAnswer.streams / _EVENTS))
 
     def _news(self) -> list[bytes]:
         """What is new in the pictures, or how far the work is."""

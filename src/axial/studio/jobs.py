@@ -20,8 +20,8 @@ ENDED = ("done", "failed", "cancelled")
 class Job:
     """A piece of work for one model; its worker changes it, a connection watches it."""
 
-    def __init__(self, kind: str, model: str, task: Any, place: Callable[["Job"], int]) -> None:
-        """`task` is what a worker needs to know, `place` tells how many jobs wait before one."""
+    def __init__(self, kind: str, model: str, task: Any) -> None:
+        """`task` is what a worker needs to know."""
         self.id, self.kind, self.model, self.task = secrets.token_hex(8), kind, model, task
         self.state: State = "waiting"
         self.began = time.monotonic()
@@ -37,7 +37,8 @@ class Job:
         """What came of it, each (*axes, c)."""
         self.names: list[str] = []
         self.file: bytes = b""
-        self._place = place
+        self.before = 0
+        """Jobs that come before it, while it waits."""
         self._lock = threading.Lock()
         self._wake: Callable[[], object] | None = None
         self._awake = False
@@ -50,7 +51,7 @@ class Job:
     @property
     def place(self) -> int | None:
         """How many jobs wait before it; None once it runs."""
-        return self._place(self) if self.state == "waiting" else None
+        return self.before if self.state == "waiting" else None
 
     @property
     def size(self) -> int:

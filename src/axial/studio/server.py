@@ -28,6 +28,8 @@ _LAST_SECONDS = 1.0
 
 def serve(config: StudioConfig, *, browser: bool = False) -> None:
     """Serve until a signal comes."""
+    # Before torch is loaded: its threads would wait by spinning, on cores that the server needs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if config.token is None and not is_loopback(config.host):
         config = replace(config, token=secrets.token_urlsafe(18))
     with bound(config) as listening:

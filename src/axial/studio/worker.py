@@ -66,7 +66,8 @@ class Worker(threading.Thread):
                     f"{RETRY_SECONDS} seconds",
                     retry=RETRY_SECONDS,
                 )
-            job = Job(kind, self.entry.id, task, self._place)
+            job = Job(kind, self.entry.id, task)
+            job.before = len(self._waiting) + self._running
             self._waiting.append(job)
             self._changed.notify()
         return job
@@ -96,16 +97,13 @@ class Worker(threading.Thread):
         """Where the model is, once it is loaded."""
         return None if self._model is None else str(next(self._model.parameters()).device)
 
-    def _place(self, job: Job) -> int:
-        with self._changed:
-            before = [one is job for one in self._waiting]
-            return before.index(True) + self._running if any(before) else 0
-
     def _tell_places(self) -> None:
+        """Tell those that wait how many come before them."""
         with self._changed:
-            waiting = list(self._waiting)
-        for job in waiting:
-            job.touch()
+            for number, job in enumerate(self._waiting):
+                if (before := number + self._running) != job.before:
+                    job.before = before
+                    job.touch()
 
     def run(self) -> None:
         """Load the model; then one group of jobs after another."""
@@ -122,7 +120,6 @@ class Worker(threading.Thread):
         while jobs := self._next():
             self._work(jobs, self._pause_for(jobs))
             self._running = 0
-            self._tell_places()
 
     def _next(self) -> list[Job]:
         """The job whose turn it is, with others that can be done together; none at the end."""
