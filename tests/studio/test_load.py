@@ -17,14 +17,17 @@ def model(tmp_path_factory):
     return script.small_model(tmp_path_factory.mktemp("small"))
 
 
-def test_what_the_benchmark_expects_is_what_draw_draws(model):
-    found = script.drawn(model, 64)
+@pytest.fixture(scope="module")
+def expected(model):
+    return script.drawn(model, 64)
+
+
+def test_what_the_benchmark_expects_is_what_draw_draws(model, expected):
     x = draw(load(model), script.MOST, seed=7).to(torch.uint8).numpy()
-    assert found[7] == x.tobytes() and len(found) == script.SEEDS
+    assert expected[7] == x.tobytes() and len(expected) == script.SEEDS
 
 
-def test_no_client_is_lost_and_none_gets_wrong_pictures(model):
-    expected = script.drawn(model, 64)
+def test_no_client_is_lost_and_none_gets_wrong_pictures(model, expected):
     with serving(model) as (_, client):
         work = script.Load(client.port, "small", expected, seconds=2.0)
         asyncio.run(work.run(40))
