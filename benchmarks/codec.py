@@ -69,7 +69,9 @@ def size(args: argparse.Namespace, codec: Codec) -> None:
     print(f"{packed.description.title}, {len(x):,} examples, {codec.name}, groups of {codec.lanes}")
     print(f"  bits of the model  {bits / x.size:.5f} bits/dim ({bits / 8:,.1f} bytes)")
     over = 100 * (8 * found / bits - 1)
-    print(f"  .axl               {8 * found / x.size:.5f} bits/dim ({found:,} bytes, +{over:.3f} %)")
+    print(
+        f"  .axl               {8 * found / x.size:.5f} bits/dim ({found:,} bytes, +{over:.3f} %)"
+    )
     for name, count in codec_bytes(list(x)).items():
         print(f"  {name:<18} {8 * count / x.size:.5f} bits/dim, a file each")
     print(f"  encoded in {writing:.1f} s")
@@ -104,31 +106,31 @@ def photos(args: argparse.Namespace, codec: Codec) -> None:
 
 def speed(args: argparse.Namespace, codec: Codec) -> None:
     """Encoding beside scoring, decoding beside drawing."""
-    model, device = codec.model, next(codec.model.parameters()).device
+    device = next(codec.model.parameters()).device
     for tiles in args.batch or [args.tiles]:
-        x = axial.draw(model, min(tiles, codec.lanes), seed=0)
-        x = x.repeat(-(-tiles // len(x)), *(1,) * (x.ndim - 1))[:tiles]
-        pictures = [Example(one) for one in x.cpu().numpy()]
-        entry = Entry(name="x", grid=x.shape[1:-1], count=tiles, array=True)
-        scoring, encoding, drawing, decoding = ([] for _ in range(4))
-        for _ in range(args.repeat):
-            file = io.BytesIO()
-            scoring.append(timed(lambda: axial.bits(model, x), device))
-            encoding.append(
-                timed(lambda: codec.write(file, codec.contents(), [(entry, pictures)]), device)
-            )
-            contents = read_contents(file)
-            drawing.append(timed(lambda: axial.draw(model, tiles, seed=1, batch=tiles), device))
-            decoding.append(
-                timed(lambda: list(codec.read(file, contents, batch=tiles)), device)
-            )
-        score, write, draw, read = map(min, (scoring, encoding, drawing, decoding))
+        rounds = [one_round(codec, tiles) for _ in range(args.repeat)]
+        score, write, draw, read = (min(times) for times in zip(*rounds, strict=True))
         print(
-            f"{tiles} tiles in groups of {contents.lanes}: encoding {write / score:.2f} times the "
+            f"{tiles} tiles in groups of {codec.lanes}: encoding {write / score:.2f} times the "
             f"time of scoring, decoding {read / draw:.2f} times that of drawing"
         )
         if device.type == "cuda":
             print(f"  {tiles / write:,.0f} tiles/s encoded, {tiles / read:,.0f} tiles/s decoded")
+
+
+def one_round(codec: Codec, tiles: int) -> tuple[float, float, float, float]:
+    """Seconds of scoring, encoding, drawing and decoding some tiles."""
+    model, device, file = codec.model, next(codec.model.parameters()).device, io.BytesIO()
+    x = axial.draw(model, min(tiles, 4), seed=0)
+    x = x.repeat(-(-tiles // len(x)), *(1,) * (x.ndim - 1))[:tiles]
+    entry = Entry(name="x", grid=x.shape[1:-1], count=tiles, array=True)
+    items = [(entry, [Example(one) for one in x.cpu().numpy()])]
+    scoring = timed(lambda: axial.bits(model, x), device)
+    encoding = timed(lambda: codec.write(file, codec.contents(), items), device)
+    contents = read_contents(file)
+    drawing = timed(lambda: axial.draw(model, tiles, seed=1, batch=tiles), device)
+    decoding = timed(lambda: list(codec.read(file, contents, batch=tiles)), device)
+    return scoring, encoding, drawing, decoding
 
 
 def main() -> None:

@@ -17,14 +17,16 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 import axial
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main as axial_command
-from axial.data.classical import codec_bits
+from axial.data.classical import codec_bits, codec_bytes
 
 SHIPPED = "cifar10"
+COMPRESSED = 100
 
 
 def sheet_bits(x: np.ndarray) -> float:
@@ -32,6 +34,19 @@ def sheet_bits(x: np.ndarray) -> float:
     stream = io.BytesIO()
     Image.fromarray(x.reshape(-1, x.shape[2])).save(stream, format="PNG", optimize=True)
     return 8 * len(stream.getvalue()) / x.size
+
+
+def compressed_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of drawn digits as one .axl file, and in other formats; each must come back equal."""
+    model = axial.load(folder)
+    label = torch.arange(COMPRESSED) % model.config.classes
+    x = axial.draw(model, COMPRESSED, seed=1, label=label)
+    data = axial.compress(model, x, label=label)
+    if not torch.equal(axial.decompress(model, data), x):
+        raise SystemExit("what was compressed did not come back")
+    (folder / "drawn.axl").write_bytes(data)
+    shades = (x[..., 0] * 255 // (model.config.values - 1)).numpy().astype(np.uint8)
+    return {"axial.compress": len(data), **codec_bytes(shades)}
 
 
 def demo(folder: Path) -> str:
@@ -55,6 +70,7 @@ def demo(folder: Path) -> str:
     }
     drawn = folder / f"{SHIPPED}.png"
     axial_command(["sample", SHIPPED, "--count", "16", "--out", str(drawn), "--overwrite"])
+    sizes = compressed_sizes(folder)
     lines = [f"bits/dim on {found['examples']} held-out digits"]
     lines += [f"  {name:<22}{bits:7.4f}" for name, bits in rows.items()]
     lines[1] += f" +- {found['standard_error']:.4f}, given the label"
@@ -64,6 +80,8 @@ def demo(folder: Path) -> str:
         "curve.png": "bits/dim while it learned",
         drawn.name: "drawn by the model of CIFAR-10 that comes with axial",
     }
+    lines += [f"bytes of {COMPRESSED} drawn digits, compressed, restored and compared"]
+    lines += [f"  {name:<22}{count:7,}" for name, count in sizes.items()]
     lines += ["pictures"]
     lines += [f"  {folder / name!s:<24}  {what}" for name, what in pictures.items()]
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from axial.cli.parsing import Count, Name, Switch
+from axial.cli.parsing import Name, Switch
 from axial.system.terminal import printable
 
 Kind = Annotated[Literal["rgb", "grey"] | None, tyro.conf.arg(help_behavior_hint="")]
@@ -16,7 +16,7 @@ def compress(
     model: tyro.conf.Positional[str],
     inputs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT ...")],
     out: Path,
-    label: Count = None,
+    label: Name = None,
     convert: Kind = None,
     verify: Switch = False,
     device: Name = None,
@@ -33,12 +33,16 @@ def compress(
         inputs: Pictures, folders of pictures, packed .npy arrays, or any source that
             `axial data` takes.
         out: The .axl file to write.
-        label: The class of every picture, for a model that is conditioned on classes.
+        label: The class of every picture, by name or number, for a conditional model.
         convert: Convert pictures to 8 bits of this kind, on white. Default: refuse those
             that differ.
         verify: Decode the file at once, and keep it only if every pixel comes back.
-        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
+        device: cpu, cuda or cuda:N; default: a GPU if there is one.
         overwrite: Replace an existing file.
+
+    Examples:
+        axial compress cifar10 holiday/ --out holiday.axl
+        axial compress runs/mine test.npy --verify --out test.axl
     """
     from axial.codec.inputs import compress_files
 

@@ -27,8 +27,12 @@ def decompress(
         out: A new folder; for one entry alone also a .png, .webp or .npy file.
         model: The model that compressed it. Default: the one that the file names.
         only: Restore these entries only; the others need not be decoded.
-        device: cpu, cuda, cuda:1 ...; default: a GPU if there is one.
+        device: cpu, cuda or cuda:N; default: a GPU if there is one.
         overwrite: Replace an existing file.
+
+    Examples:
+        axial decompress holiday.axl --out restored
+        axial decompress holiday.axl --only beach.png --out beach.png
     """
     from axial.codec.outputs import decompress_file
 

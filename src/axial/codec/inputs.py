@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from axial.checkpoints.model_folder import load
-from axial.checkpoints.trained_on import class_names
+from axial.checkpoints.trained_on import class_names, class_numbers
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
 from axial.codec.entries import FACTS, SUFFIX, Compressed, check_restored, summary
@@ -37,7 +37,7 @@ def compress_files(
     inputs: Iterable[Path | str],
     out: Path,
     *,
-    label: int | None = None,
+    label: str | int | None = None,
     convert: Any = None,
     device: str | None = None,
     overwrite: bool = False,
@@ -53,8 +53,11 @@ def compress_files(
     for source in inputs:
         check_apart(out, str(source))
     codec = Codec(load(checkpoint, device=usable(device)), name=str(checkpoint))
+    number = None
+    if label is not None:
+        (number,) = class_numbers(checkpoint, [label], codec.config.classes)
     with temporary_folder() as scratch, ExitStack() as stack:
-        reading = _Inputs(codec.config.data, scratch, label, convert, class_names(checkpoint))
+        reading = _Inputs(codec.config.data, scratch, number, convert, class_names(checkpoint))
         items = [item for source in inputs for item in reading.open(source)]
         check_restored([entry for entry, _ in items])
         stack.enter_context(errors_of(out))
@@ -84,12 +87,6 @@ class _Inputs:
         self.decode = PictureDecoder(ReadOptions(convert=convert), only=True)
         self.convert = convert
         self.classes = shape.classes
-        if label is not None and not 0 <= label < shape.classes:
-            raise InputError(
-                f"--label is {label}: the model has {shape.classes} classes"
-                if shape.classes
-                else "--label is given, but the model is unconditional: leave it out"
-            )
 
     def open(self, source: Path | str) -> Iterator[Item]:
         """The entries of an input, their sizes not yet known."""
@@ -109,7 +106,7 @@ class _Inputs:
     def _picture(self, path: Path, name: str) -> Item:
         if self.classes and self.label is None:
             raise InputError(
-                f"{path}: has no label, and the model is conditioned on one; --label N"
+                f"{path}: has no label, and the model is conditioned on one; give --label"
             )
         return Entry(name=name, grid=(1, 1)), self._read_picture(path)
 
