@@ -122,17 +122,23 @@ def test_a_picture_is_enlarged_saved_and_handed_on(window, place):
     assert np.array_equal(shown[:4, :, :3], expected[:4]) and not shown[4:].any()
 
 
-def test_cancel_stops_the_server_within_lines_and_the_next_drawing_works(window):
+def test_cancel_stops_the_server_within_lines_and_whoever_waited_is_next(window, browser, site):
     page = window.open("draw", "slow")
     page.get_by_label("Pictures").fill("64")
     window.press("Draw")
     page.wait_for_selector("progress[value]")
+    other = Window(browser, site)
+    other.open("draw", "slow").get_by_label("Temperature").fill("0.5")  # no part of that batch
+    other.press("Draw")
+    other.page.wait_for_selector("text=Waiting: 1 job before this one")
     page.keyboard.press("Escape")
     page.wait_for_selector("text=cancelled")
     assert page.get_by_role("button", name="Draw", exact=True).is_visible()
     until = time.monotonic() + 2
-    while queue(page, "slow") != {"running": 0, "waiting": 0}:
+    while queue(page, "slow")["waiting"]:
         assert time.monotonic() < until, "the server still draws"
+    finished(other.page)
+    other.close()
     page.get_by_label("Pictures").fill("1")
     window.press("Draw")
     finished(page)

@@ -41,7 +41,7 @@ class BitsView {
       this.panel.append(field("Class", this.label));
     }
     this.again.hidden = true;
-    this.panel.append(this.job.element, this.facts());
+    this.panel.append(this.job.element, this.again, this.facts());
     this.panel.addEventListener("submit", (event) => (event.preventDefault(), this.measure()));
     this.results = el("div.results", this.empty());
     this.element = el("div.view", this.panel, this.results);

@@ -110,7 +110,8 @@ export function paint(canvas, image) {
 /** Size an element so that each pixel of a picture is a square of whole screen pixels. */
 export function fit(element, { width, height }, room) {
   const screen = window.devicePixelRatio || 1;
-  const scale = Math.max(1, Math.floor((room * screen) / Math.max(width, height)) / screen);
+  const most = room / Math.max(width, height);
+  const scale = Math.floor(most * screen) / screen || most;
   element.style.width = `${width * scale}px`;
   element.style.height = `${height === 1 ? 24 : height * scale}px`; // a line is given some height
 }
