@@ -1,7 +1,18 @@
 // Draw: pictures that grow line by line.
 
 import { grow, integers } from "./api.js";
-import { commandLine, download, el, field, plural, reveal, seconds, slider, whole } from "./dom.js";
+import {
+  commandLine,
+  count,
+  download,
+  el,
+  field,
+  plural,
+  reveal,
+  seconds,
+  slider,
+  whole,
+} from "./dom.js";
 import { Job } from "./job.js";
 import { Card, roomFor } from "./picture.js";
 import { Shape, examplesFile } from "./pixels.js";
@@ -241,7 +252,7 @@ function about(model) {
       el("dt", "Family"),
       el("dd", model.family),
       el("dt", "Parameters"),
-      el("dd", `${(model.parameters / 1e6).toFixed(1)} million`),
+      el("dd", count(model.parameters)),
       el("dt", "Examples"),
       el("dd", shapeOf(model).describe()),
       el("dt", "Source"),

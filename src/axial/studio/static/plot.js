@@ -101,7 +101,9 @@ export class Plot {
       parts.push(svg("line", { x1: LEFT, x2: width - RIGHT, y1: y, y2: y, class: "grid" }));
       parts.push(svg("text", { x: LEFT - 8, y: y + 4, class: "tick end" }, short(tick)));
     }
-    for (const tick of ticks(...xs, Math.max(2, Math.floor(width / 110)))) {
+    const unit = this.options.unit?.(xs[1] - xs[0]) ?? 1;
+    const places = ticks(xs[0] / unit, xs[1] / unit, Math.max(2, Math.floor(width / 110)));
+    for (const tick of places.map((place) => place * unit)) {
       const x = this.x(tick);
       parts.push(
         svg("line", { x1: x, x2: x, y1: height - BOTTOM, y2: height - BOTTOM + 4, class: "axis" }),
@@ -109,7 +111,7 @@ export class Plot {
       parts.push(
         svg(
           "text",
-          { x, y: height - BOTTOM + 17, class: "tick middle" },
+          { x, y: height - BOTTOM + 17, class: `tick ${x > width - 40 ? "end" : "middle"}` },
           this.options.xShown?.(tick) ?? short(tick),
         ),
       );
@@ -159,28 +161,19 @@ export class Plot {
     const place = this.drawing.getBoundingClientRect();
     const view = this.drawing.viewBox.baseVal;
     const x = this.inverse(((event.clientX - place.left) / place.width) * view.width);
-    let at = null;
+    const [first, last] = this.domain.xs;
+    const reach = 0.02 * (last - first);
     for (const curve of this.curves) {
       const near = nearest(curve.points, x);
-      if (!near) continue;
-      at ??= near[0];
-      this.marks.append(
-        svg("circle", {
-          cx: this.x(near[0]),
-          cy: this.clamped(near[1]),
-          r: 3.5,
-          class: `dot curve-${curve.colour % COLOURS}`,
-        }),
-      );
+      const end = curve.points[curve.points.length - 1];
+      if (x < curve.points[0][0] - reach || x > end[0] + reach) continue;
+      const colour = `dot curve-${curve.colour % COLOURS}`;
+      const [cx, cy] = [this.x(near[0]), this.clamped(near[1])];
+      this.marks.append(svg("circle", { cx, cy, r: 3.5, class: colour }));
       this.reading.append(el("span.key", swatch(curve), near[1].toFixed(4)));
     }
-    if (at !== null)
-      this.reading.prepend(
-        el(
-          "b",
-          this.options.xShown?.(at) ?? `${this.options.xName ?? ""} ${count(Math.round(at))}`,
-        ),
-      );
+    const at = Math.min(last, Math.max(first, Math.round(x)));
+    this.reading.prepend(el("b", this.options.xShown?.(at) ?? `step ${count(at)}`));
   }
 }
 

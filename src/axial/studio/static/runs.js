@@ -250,7 +250,7 @@ class RunsView {
         logarithmic,
         yName: "bits/dim",
         xName: x === "step" ? "step" : "",
-        xShown: x === "step" ? undefined : hours,
+        ...(x === "step" ? {} : { xShown: duration, unit: unitOf }),
       },
     );
   }
@@ -286,10 +286,12 @@ function timed(records) {
   return records.map((record) => ({ ...record, seconds: (last = record.seconds ?? last) }));
 }
 
-function hours(s) {
-  return s < 120
-    ? `${Math.round(s)} s`
-    : s < 7200
-      ? `${Number((s / 60).toFixed(1))} min`
-      : `${Number((s / 3600).toFixed(2))} h`;
+/** Seconds, minutes or hours: what a plot of so many seconds counts in. */
+function unitOf(seconds) {
+  return seconds < 120 ? 1 : seconds < 2 * 3600 ? 60 : 3600;
+}
+
+function duration(seconds) {
+  const unit = unitOf(seconds);
+  return `${Number((seconds / unit).toFixed(2))} ${{ 1: "s", 60: "min", 3600: "h" }[unit]}`;
 }
