@@ -10,7 +10,7 @@ setup: .venv/installed
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,demo,video,hf,studio,dev]"
 	@command -v chromium >/dev/null \
-		|| { test "$$(id -u)" = 0 && apt-get install --quiet --quiet --yes chromium; } \
+		|| { test "$$(id -u)" = 0 && apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes chromium; } \
 		|| echo "make setup: the tests of the studio need a browser: sudo apt-get install chromium"
 	touch $@
 
