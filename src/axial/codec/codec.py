@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from axial.checkpoints.model_folder import fingerprint
-from axial.codec.coding import Tiles, decode, default_lanes, encode
+from axial.codec.coding import Tiles, decode, default_lanes, encode, most_lanes
 from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_group
 from axial.codec.tiles import Plan, boxes, cut, extent, plan
 from axial.data.packed import Array
@@ -18,6 +18,7 @@ from axial.errors import StreamError
 from axial.models.protocol import Model
 from axial.sampling.decoder import Decoder
 from axial.sampling.draw import decoding_bytes, draws_at_once
+from axial.validation import as_integer
 
 _TILES = 1024
 """How many tiles to code together at most: more of them are not faster, and take memory."""
@@ -51,7 +52,10 @@ class Codec:
     def __init__(self, model: Model, *, name: str = "", lanes: int | None = None) -> None:
         self.model, self.config, self.name = in_float64(model), model.config, name
         self.fingerprint = model_id(self.model)
-        self.lanes = lanes or default_lanes(self.config, decoding_bytes(self.model))
+        if lanes is None:
+            self.lanes = default_lanes(self.config, decoding_bytes(self.model))
+        else:
+            self.lanes = as_integer("lanes", lanes, at_least=1, below=most_lanes(self.config) + 1)
 
     def contents(self, *, classes: int = 0) -> Contents:
         """Those of a file that holds nothing yet."""

@@ -41,8 +41,12 @@ _LANE_BYTES = 1 << 30
 
 def default_lanes(config: FamilyConfig, cache_bytes: int) -> int:
     """How many tiles make a group: all of them are decoded side by side."""
-    wanted = -(-GROUP_ELEMENTS // (math.prod(config.axes) * config.channels))
-    return max(1, min(wanted, _LANE_BYTES // max(1, cache_bytes)))
+    return max(1, min(most_lanes(config), _LANE_BYTES // max(1, cache_bytes)))
+
+
+def most_lanes(config: FamilyConfig) -> int:
+    """How many tiles a group may have."""
+    return -(-GROUP_ELEMENTS // (math.prod(config.axes) * config.channels))
 
 
 @dataclass
@@ -208,7 +212,8 @@ def _write_stored(tiles: Tiles, lanes: int, values: int) -> list[bytes]:
         ]
         whole = np.concatenate(flat)
         step = tiles.x.shape[-1]
-        change = (whole - np.concatenate([np.zeros(step, np.int64), whole[:-step]])) % values
+        before = np.concatenate([np.zeros(step, np.int64), whole])[: len(whole)]
+        change = (whole - before) % values
         data = zlib.compress(change.astype(dtype_for(values).newbyteorder("<")).tobytes(), 9)
         found.append(varint(len(data)) + data)
     return found
