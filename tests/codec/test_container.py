@@ -98,7 +98,9 @@ def test_what_no_reader_takes_is_not_written():
         ({"entries": [Entry(name=n, grid=(3, 4)) for n in ("a", "a/b")]}, "no folder"),
         *(
             ({"entries": [Entry(name=name, grid=(3, 4))]}, "no path inside")
-            for name in ("../a", "/a", ".", "a/../../b", "a//b", "./a", "a\0b", "a\nb", "a\\b", "\x1b[J")
+            for name in (
+                "../a", "/a", ".", "a/../../b", "a//b", "./a", "a\0b", "a\nb", "a\\b", "\x1b[J",
+            )
         ),
     ],
 )  # fmt: skip

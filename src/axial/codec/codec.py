@@ -61,7 +61,7 @@ class Codec:
         """Those of a file that holds nothing yet."""
         config = self.config
         return Contents(
-            model=self.name,
+            model=self.name.encode(errors="replace").decode(),  # a folder may have any name
             fingerprint=self.fingerprint,
             axes=config.axes,
             channels=config.channels,

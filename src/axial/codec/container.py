@@ -235,7 +235,10 @@ def _check(contents: Contents, room: int) -> None:
     if not contents.entries:
         raise StreamError("no entries")
     for entry in contents.entries:
-        if min(entry.count, *entry.grid) < 1 or math.prod(entry.grid) * entry.count > _MOST_ELEMENTS:
+        if (
+            min(entry.count, *entry.grid) < 1
+            or math.prod(entry.grid) * entry.count > _MOST_ELEMENTS
+        ):
             raise StreamError(f"{entry.count:,} examples of {' x '.join(map(str, entry.grid))}")
     tiles = sum(map(contents.tiles_of, contents.entries))
     if -(-tiles // lanes) != len(contents.groups):
