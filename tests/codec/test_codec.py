@@ -13,8 +13,8 @@ from models.test_families import ONE_EACH
 import axial
 from axial import ConfigError, InputError, StreamError, bits, compress, decompress
 from axial.codec import coding, grid
-from axial.codec.codec import Codec
-from axial.codec.container import read_contents
+from axial.codec.codec import Codec, Example
+from axial.codec.container import Entry, read_contents
 from axial.codec.tiles import plan
 from axial.models.families import new_model
 
@@ -85,6 +85,18 @@ def test_groups_that_no_reader_takes_are_not_written(lanes):
     model = tiny_model(PLAIN)
     with pytest.raises(ConfigError, match="lanes"):
         compress(model, examples(PLAIN, 1)[0], lanes=lanes)
+
+
+def test_large_tiles_are_encoded_a_few_at_a_time(monkeypatch):
+    """By their elements, not their number: a clip has as many as a hundred pictures."""
+    model, done = tiny_model(PLAIN), []
+    x, _ = examples(PLAIN, 9)
+    codec, file = Codec(model, lanes=2), io.BytesIO()
+    monkeypatch.setattr("axial.codec.codec._ELEMENTS", 4 * 24)
+    entry = Entry(name="", grid=PLAIN.axes, count=9, array=True)
+    codec.write(file, codec.contents(), [(entry, map(Example, x.numpy()))], done.append)
+    assert done == [4, 8, 9]
+    assert torch.equal(decompress(model, file.getvalue()), x)
 
 
 def test_what_hangs_over_and_the_planes_of_grey_cost_nothing():

@@ -276,6 +276,9 @@ class GroupReader:
             streams.append(cursor.rest())
         self.streams, self._groups = rans.Reader(streams), len(groups)
         self.label = self._read_labels(classes) if classes else None
+        other = self.source % config.channels != np.arange(elements) % config.channels
+        self.planes_follow = bool((other & (self.source >= 0)).any())
+        """Whether a plane is known from another one before it is walked."""
         self.follow()
 
     def _read_labels(self, classes: int) -> NDArray[np.int64]:
@@ -349,7 +352,7 @@ def decode(
     with decoding(model):
         for seen in decoder.lines(x, reader, label):
             # Planes that follow from this one are known from here on, and are not walked.
-            if config.channels_in_turn:
+            if config.channels_in_turn and reader.planes_follow:
                 reader.follow()
                 seen.copy_(torch.from_numpy(reader.x).view(seen.shape))
     decoder.check_finite()
