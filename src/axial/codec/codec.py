@@ -22,7 +22,7 @@ from axial.sampling.draw import decoding_bytes, draws_at_once
 from axial.validation import as_integer
 
 _TILES = 1024
-"""How many tiles to code together at most: more of them are not faster, and take memory."""
+"""How many tiles to decode together at most: more of them are not faster, and take memory."""
 _ELEMENTS = 1 << 22
 """How many elements to encode together at most, in whole groups: each takes some 60 bytes."""
 Progress = Callable[[int], None]
@@ -84,7 +84,7 @@ class Codec:
         file.write(MARK + bytes([VERSION]))
         tiles, done = self._tiles(contents, entries), 0
         elements = math.prod(self.config.axes) * self.config.channels
-        groups = max(1, min(_TILES, _ELEMENTS // elements) // self.lanes)
+        groups = max(1, _ELEMENTS // (elements * self.lanes))
         while part := list(islice(tiles, groups * self.lanes)):
             if not done:  # a few tiles are one small group
                 contents.lanes = min(contents.lanes, len(part))
