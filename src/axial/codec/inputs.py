@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -176,8 +177,7 @@ class _Inputs:
         found, wanted = packed.shape, self.shape
         alike = len(found.axes) == len(wanted.axes) and found.channels in (1, wanted.channels)
         if alike and (found.axes, found.channels) != (wanted.axes, wanted.channels):
-            own = {"axes": found.axes, "channels": found.channels}
-            wanted = DataShape(**own, values=wanted.values, classes=wanted.classes)
+            wanted = replace(wanted, axes=found.axes, channels=found.channels, frames=None)
         return conform(packed, wanted, self.names)
 
     def _labels(self, source: Path | str, packed: Packed) -> Array | None:
