@@ -39,7 +39,7 @@ class JobAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, until the job ends or nobody listens."""
         changed = asyncio.Event()
-        self.job.watch(changed)
+        self.job.watch(changed, end_only=not self.stream)
         gone = asyncio.create_task(_disconnect(receive))
         pump = asyncio.create_task((self._events if self.stream else self._whole)(send, changed))
         try:

@@ -41,7 +41,7 @@ class Job:
         """Jobs that come before it, while it waits."""
         self._lock = threading.Lock()
         self._wake: Callable[[], object] | None = None
-        self._awake = False
+        self._awake = self._end_only = False
 
     @property
     def ended(self) -> bool:
@@ -59,8 +59,9 @@ class Job:
         texts = sum(len(text) for text in self.result.values() if isinstance(text, str))
         return sum(x.nbytes for x in self.pictures) + len(self.file) + texts + 4096
 
-    def watch(self, changed: asyncio.Event) -> None:
-        """Have an event set, in the loop of the caller, when something changes."""
+    def watch(self, changed: asyncio.Event, *, end_only: bool) -> None:
+        """Have an event set, in the loop of the caller, when something changes or it ends."""
+        self._end_only = end_only
         loop = asyncio.get_running_loop()
         self._wake = lambda: loop.call_soon_threadsafe(changed.set)
 
@@ -70,6 +71,8 @@ class Job:
 
     def touch(self) -> None:
         """Tell whoever watches that something changed; once until they look."""
+        if self._end_only and not self.ended:
+            return
         if self._wake is not None and not self._awake:
             self._awake = True
             try:
