@@ -288,7 +288,7 @@ def test_compressed_pictures_come_back_equal_from_the_page_and_from_the_command(
 def test_runs_move_while_a_real_training_writes_them(window, place):
     page = window.open("runs")
     page.wait_for_selector("text=There is no run in")
-    settings = [*COMMON, "--sample-every", "20", "--steps", "400"]
+    settings = [*COMMON, "--sample-every", "20", "--steps", "100000"]  # until it is ended
     training = Process("train", "digits", "--out", place / "runs" / "one", *settings)
     page.wait_for_selector(".run.alive")
     curve = page.locator(".plot .curve path").first

@@ -52,7 +52,7 @@ export class DrawFields {
       "Temperature",
       { min: 0, max: 1.5, step: 0.05, value: 1 },
       (t) => t.toFixed(2),
-      "1 draws from the model itself, less is safer and less varied.",
+      "1 draws from the model itself; less draws likelier values, so less varied ones.",
     );
     this.elements = [el("div.pair", field(noun, this.count), seed), this.temperature];
     this.label = null;
