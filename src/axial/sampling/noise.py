@@ -15,8 +15,7 @@ from torch import Tensor, add, arange, bitwise_right_shift, float64, int32
 
 from axial.models.causal import lines
 from axial.models.family_config import FamilyConfig
-from axial.sampling.levels import sensible_threads
-from axial.system.devices import runs_triton
+from axial.system.devices import runs_triton, sensible_threads
 
 Noise = Callable[[Int[Tensor, " l"]], Float64[Tensor, "b l v"]]
 """Noise for each value of the elements of a line, by their flat indices into (*axes, c)."""
