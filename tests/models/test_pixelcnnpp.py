@@ -170,7 +170,7 @@ def test_the_published_size_and_that_of_our_cost():
     assert round(published.model.parameters() / 1e6, 1) == 53.7
     assert round(published.model.pass_flops() / 1e9, 1) == 48.7
     ours, equal = (PRESETS[n]().model for n in ("cifar10", "pixelcnnpp-cifar10-98m"))
-    ratio = equal.pass_flops() / (ours.planes * ours.pass_flops())
+    ratio = equal.pass_flops() / (len(ours.slices) * ours.pass_flops())
     assert abs(ratio - 1) < 0.01
     text = published.model.outline()
     assert "8 x 8: 5 gated residual blocks a stream\n" in text and "mixture of 10" in text
