@@ -8,7 +8,8 @@ Without a GPU: receptive fields at 8 to 64 pixels, by the masks of each family (
 pairs of a query and a key and how they grow; sequential steps of drawing, and the share of its
 arithmetic that is done ahead of them, counted in the product's own drawing. `--device cuda` adds
 what takes a GPU (table1_timing.py): exponents of time and memory, a training step with core
-operations and with the best kernels, seconds to draw 64 pictures. FILE.png is the picture.
+operations and with the best kernels, seconds to draw 64 pictures. FILE.png is the picture. What
+was timed is kept row by row in FILE_timing.json: called again, the rest is timed.
 """
 
 import argparse
@@ -36,6 +37,8 @@ from axial.models.sequence_config import FullConfig
 SIDES = (8, 16, 32, 64)
 GROWN = (8, 16, 32, 64, 128)
 """Sides over which exponents are fitted: 192 to 49,152 elements."""
+SHOWN = 20
+"""Layers in the picture."""
 PERIOD = 4
 """Rows and columns after which the cost of a pixel of a PixelCNN repeats."""
 
@@ -239,34 +242,38 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def draw_picture(results: dict[str, dict[str, Any]], path: Path, timed: Any = None) -> None:
+def draw_picture(results: dict[str, dict[str, Any]], path: Path) -> None:
     """What is seen by layer and by size, pairs over elements, steps and what is ahead of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 9), layout="constrained")
-    panels = figure.subplots(2, 2).flat
+    layers, sizes, growth, work = figure.subplots(2, 2).flat
     marks = dict(zip(ROWS, "os^vDPXd", strict=True))
-    layers, sizes, growth, work = panels
-    for name, found in results.items():
-        label, mark = ROWS[name].model, marks[name]
-        side = 32 if 32 in found["by layer"] else max(found["by layer"])
-        curve = found["by layer"][side]
-        places = [len(curve)] if name == "pixelcnn++" else list(range(1, 1 + len(curve)))
-        how: dict[str, Any] = {"marker": mark, "label": label, "markersize": 5, "alpha": 0.8}
-        layers.plot(places, [100 * share for share in curve], **how)
-        sizes.plot(list(found["shares"]), [100 * s for s in found["shares"].values()], **how)
+    sides = list(next(iter(results.values()))["shares"])
+    side = 32 if 32 in sides else sides[-1]
+    for place, (name, found) in enumerate(results.items()):
+        how: dict[str, Any] = {"marker": marks[name], "label": ROWS[name].model, "markersize": 5}
+        seen = [100 * share for share in found["by layer"][side]]
+        if name == "pixelcnn++":  # layers of three resolutions: as a whole
+            layers.plot([SHOWN], seen, linestyle="", **how)
+        else:
+            seen += seen[-1:] * (SHOWN - len(seen))
+            layers.plot(range(1, 1 + SHOWN), seen[:SHOWN], alpha=0.8, **how)
+        sizes.plot(sides, [100 * share for share in found["shares"].values()], alpha=0.8, **how)
         configs = [config_of(ROWS[name].equal, grid) for grid in GROWN]
         if pairs(configs[0]):
             count = [3 * grid**2 for grid in GROWN]
             growth.loglog(count, [products(config) for config in configs], **how)
-        work.plot([found["steps"]], [100 * found["ahead"]], linestyle="", **how)
+        work.barh(place, 100 * found["ahead"], 0.6)
+        work.text(100 * found["ahead"] + 1, place, f"{found['steps']:,} steps", va="center")
     layers.set(xlabel="layers", ylabel="% of earlier elements", title=f"Seen at {side} x {side}")
-    layers.set_xlim(0, 22)
     sizes.set(xlabel="side of the picture", ylabel="% of earlier elements", title="Seen by size")
     sizes.set_xscale("log", base=2)
+    sizes.set_xticks(sides, list(map(str, sides)))
     growth.set(xlabel="elements", ylabel="pairs", title="Pairs of the costliest layer")
-    work.set(xlabel="sequential steps, 32 x 32 x 3", ylabel="% of the arithmetic", xlim=(0, 3300))
-    work.set_title("Arithmetic done ahead of the steps")
+    work.set_yticks(range(len(results)), [ROWS[name].model for name in results])
+    work.invert_yaxis()
+    work.set(xlabel="% of the arithmetic", xlim=(0, 100), title="Drawing: done ahead of the steps")
     for panel in (layers, sizes, growth, work):
         panel.grid(alpha=0.3)
     sizes.legend(fontsize=8, loc="lower left")

@@ -6,6 +6,7 @@ the trainer's own. "Core" uses torch operations alone, none of them compiled, wi
 choice of attention; "best" is what training uses: compiled, as a CUDA graph, with our kernels.
 """
 
+import json
 import math
 import sys
 import time
@@ -24,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import axial
 from axial.data.batches import Batch
+from axial.evaluation.result import write_json
 from axial.models.blocks_config import BlocksConfig
 from axial.models.config import ModelConfig
 from axial.models.cost import training_flops
@@ -64,7 +66,11 @@ class Setting:
     def config(self, name: str, side: int) -> FamilyConfig:
         """The model of a row for pictures of a side."""
         config = config_of(ROWS[name].equal, side)
-        own = {key: value for key, value in self.changes if hasattr(config, key)}
+        own = {
+            key: value
+            for key, value in self.changes
+            if type(getattr(config, key, None)) is type(value)
+        }
         return replace(config, **own)
 
     @property
@@ -162,7 +168,8 @@ def growth(name: str, setting: Setting) -> dict[str, float]:
         for what, values in zip(("time", "memory"), zip(*costs, strict=True), strict=True):
             kept = [(n, v) for n, v in zip(sizes, values, strict=True) if np.isfinite(v) and v > 0]
             slope = exponent(*map(list, zip(*kept, strict=True))) if len(kept) > 1 else math.nan
-            found[f"{what}, {kernel}"] = slope
+            if math.isfinite(slope):
+                found[f"{what}, {kernel}"] = slope
     return found
 
 
@@ -246,58 +253,75 @@ def window_attention(
     return lambda q, k, v: attend(q, k, v, block_mask=mask)
 
 
+def measured(name: str, setting: Setting, team: Ranks) -> dict[str, float]:
+    """All that is timed of a row."""
+    torch.manual_seed(0)
+    config = setting.config(name, setting.side)
+    found = growth(name, setting)
+    with core_operations():
+        found["core"] = step_seconds(config, setting, team, core=True)
+    found["best"] = step_seconds(config, setting, team, core=False)
+    found["TFLOP/s"] = training_flops(config) * setting.batch / found["best"] / 1e12
+    found["draw"] = draw_seconds(config, setting)
+    if isinstance(config, StridedConfig) and setting.device == "cuda":
+        found |= {f"local, {kind}": each for kind, each in local_kernels(config, setting).items()}
+    return found
+
+
 def timings(names: Sequence[str], device: str, *, toy: bool, out: Path | None) -> str:
-    """All that is timed, as text; a picture beside `out`."""
+    """All that is timed, as text; a picture beside `out`, and the figures in JSON.
+
+    A row that the JSON has already, from this device, is not timed again.
+    """
     setting = replace(TOY, device=device) if toy else Setting(device)
-    head = ["model", *(f"{what}, {k}" for what in ("time", "memory") for k in ("plain", "fused"))]
-    head += ["step, core", "step, best", "core / best", "TFLOP/s", "images/s"]
-    head += [f"to draw {setting.pictures}"]
-    lines, found = [], {}
+    here = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    kept = out.with_name(f"{out.stem}_timing.json") if out else None
+    found: dict[str, dict[str, float]] = {}
+    if kept and kept.exists():
+        before = json.loads(kept.read_text())
+        if before["device"] != here:
+            raise SystemExit(f"{kept}: is of {before['device']}, not of {here}; remove it")
+        found = before["rows"]
     with ranks(device) as team:
         for name in names:
-            torch.manual_seed(0)
-            config = setting.config(name, setting.side)
-            exponents = growth(name, setting)
-            with core_operations():
-                core = step_seconds(config, setting, team, core=True)
-            best = step_seconds(config, setting, team, core=False)
-            drawn = draw_seconds(config, setting)
-            found[name] = {**exponents, "core": core, "best": best, "draw": drawn}
-            slopes = [
-                f"{exponents.get(what, math.nan):.2f}".replace("nan", "-") for what in head[1:5]
-            ]
-            rate = training_flops(config) * setting.batch / best / 1e12
-            spent = [f"{1e3 * core:.2f} ms", f"{1e3 * best:.2f} ms", f"{core / best:.2f}"]
-            spent += [f"{rate:.1f}", f"{setting.batch / best:,.0f}", f"{drawn:.2f} s"]
-            lines.append([ROWS[name].model, *slopes, *spent])
-            print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *lines])
+            if name not in found:
+                found[name] = measured(name, setting, team)
+                print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
+                if kept:
+                    write_json(kept, {"device": here, "torch": torch.__version__, "rows": found})
+    if out is not None:
+        _draw({name: found[name] for name in names}, out, setting)
+    return text_of({name: found[name] for name in names}, setting, out)
+
+
+def text_of(found: dict[str, dict[str, float]], setting: Setting, out: Path | None) -> str:
+    """The table of what was timed."""
+    slopes = [f"{what}, {k}" for what in ("time", "memory") for k in ("plain", "fused")]
+    head = ["model", *slopes, "step, core", "step, best", "core / best", "TFLOP/s", "images/s"]
+    lines = [[*head, f"to draw {setting.pictures}"], ["---"] * (1 + len(head))]
+    for name, row in found.items():
+        shown = [f"{row[what]:.2f}" if row.get(what) is not None else "-" for what in slopes]
+        core, best = row["core"], row["best"]
+        shown += [f"{1e3 * core:.2f} ms", f"{1e3 * best:.2f} ms", f"{core / best:.2f}"]
+        shown += [f"{row['TFLOP/s']:.1f}", f"{setting.batch / best:,.0f}", f"{row['draw']:.2f} s"]
+        lines.append([ROWS[name].model, *shown])
     parts = [
         f"Exponents of a layer's time and memory over the elements of pictures of "
-        f"{setting.sides[0]} to {setting.sides[-1]} pixels; a training step on "
-        f"{setting.batch} pictures of {setting.side} x {setting.side}, which for the Axial "
-        f"Transformer is one channel of each, for the Block Transformer one slice; drawing:",
-        table,
+        f"{setting.sides[0]} to {setting.sides[-1]} pixels; a training step on {setting.batch} "
+        f"pictures of {setting.side} x {setting.side}, of which the Axial Transformer scores one "
+        f"channel each, and the Block Transformer one slice; drawing:",
+        "\n".join(f"| {' | '.join(line)} |" for line in lines),
     ]
-    if "strided" in names and (device == "cuda" or toy):
-        parts.append(_local_text(setting))
+    local = {k: v for row in found.values() for k, v in row.items() if k.startswith("local")}
+    if local:
+        listed = "; ".join(f"{kind} {1e3 * value:.2f} ms" for kind, value in local.items())
+        parts.append(f"Strided Sparse Transformer, attention forward and backward: {listed}.")
     if out is not None:
-        picture = out.with_name(f"{out.stem}_timing.png")
-        _draw(found, picture, setting)
-        parts.append(f"![Steps and drawing]({picture.name})")
+        parts.append(f"![Steps and drawing]({out.stem}_timing.png)")
     return "\n\n".join(parts)
 
 
-def _local_text(setting: Setting) -> str:
-    config = setting.config("strided", setting.side)
-    if setting.device != "cuda":
-        return "FlexAttention has no backward pass on a CPU: the local half was not timed."
-    spent = local_kernels(config, setting)
-    listed = ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in spent.items())
-    return f"Local half of the Strided Sparse Transformer, forward and backward: {listed}."
-
-
-def _draw(found: dict[str, dict[str, float]], path: Path, setting: Setting) -> None:
+def _draw(found: dict[str, dict[str, float]], out: Path, setting: Setting) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
@@ -316,4 +340,4 @@ def _draw(found: dict[str, dict[str, float]], path: Path, setting: Setting) -> N
     steps.set(xlabel="ms", title=f"A training step on {setting.batch} pictures")
     steps.legend(fontsize=8)
     drawing.set(xlabel="seconds", title=f"Drawing {setting.pictures} pictures")
-    figure.savefig(path, dpi=110)
+    figure.savefig(out.with_name(f"{out.stem}_timing.png"), dpi=110)
