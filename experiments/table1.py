@@ -267,6 +267,7 @@ def draw_picture(results: dict[str, dict[str, Any]], path: Path) -> None:
         work.barh(place, 100 * found["ahead"], 0.6)
         work.text(100 * found["ahead"] + 1, place, f"{found['steps']:,} steps", va="center")
     layers.set(xlabel="layers", ylabel="% of earlier elements", title=f"Seen at {side} x {side}")
+    layers.set_xticks(range(0, SHOWN + 1, 4))
     sizes.set(xlabel="side of the picture", ylabel="% of earlier elements", title="Seen by size")
     sizes.set_xscale("log", base=2)
     sizes.set_xticks(sides, list(map(str, sides)))

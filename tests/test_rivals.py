@@ -93,9 +93,12 @@ def test_the_figures_of_the_specification_come_out():
 
     assert percent("strided-cifar10") == [1.1, 100]
     one = receptive_field.shares(rival_rows.config_of("local-1d-cifar10", 32))
-    assert [23.6, 61.1, 91.7, 100] == pytest.approx(
-        [100 * one[at] for at in (0, 3, 7, 10)], abs=0.055
-    )
+    assert pytest.approx([100 * one[at] for at in (0, 3, 7, 10)], abs=0.055) == [
+        23.6,
+        61.1,
+        91.7,
+        100,
+    ]
     assert percent("local-2d-cifar10-12m") == [41.7, 77.5, 93.05]
     whole = replace(
         PRESETS["blocks-cifar10-45m"]().model,
@@ -316,3 +319,17 @@ def test_the_kept_table_is_what_the_script_says_of_what_is_seen():
         found = receptive_field.shares(rival_rows.config_of(row.published, 16))[-1]
         line = next(line for line in text.splitlines() if line.startswith(f"| {row.model} |"))
         assert line.split(" | ")[2] == table1._percent(found), name
+
+
+def test_the_figure_shows_what_masks_promise_and_nothing_later():
+    figure = load_script("tools/rivals_figure.py")
+    axial_row, strided = figure.FAMILIES[0], figure.FAMILIES[2]
+    for shown in (axial_row, strided):
+        *layers, prediction = figure.seen(shown.config)
+        before = figure.earlier(shown.config)
+        assert torch.equal(prediction, before) and set(shown.layers) == set(range(len(layers)))
+        assert not any((layer & ~before).any() for layer in layers)
+    row, column, channel = figure.ASKED
+    expected = torch.zeros_like(before)
+    expected[: row + 1, column, channel - 1] = True
+    assert torch.equal(layers[0], expected)
