@@ -168,27 +168,6 @@ def gated_pixelcnn_cifar10_41m(data: DataShape = _PICTURE) -> Recipe:
     return _gated_pixelcnn(data, width=264, layers=15)
 
 
-def pixelcnnpp_cifar10(data: DataShape = _PICTURE) -> Recipe:
-    """The CIFAR-10 experiment of PixelCNN++ (Salimans et al. 2017, 54M, 2.92).
-
-    The authors' rate shrinks by 5e-6 of itself a step, for as many steps as one likes; a cosine
-    ends this one.
-    """
-    training = replace(
-        _sparse(learning_rate=1e-3, batch=128, steps=200_000),
-        optimizer="adam",
-        warmup=0,
-        ema=0.9995,
-    )
-    model = PixelCnnPpConfig(**asdict(data), width=160, dropout=0.5)
-    return Recipe(model=model, training=training)
-
-
-def pixelcnnpp_cifar10_98m(data: DataShape = _PICTURE) -> Recipe:
-    """A PixelCNN++ at the cost, and by the recipe, of cifar10."""
-    return replace(cifar10(), model=PixelCnnPpConfig(**asdict(data), width=216))
-
-
 def blocks_bair(data: DataShape = _CLIP) -> Recipe:
     """The Block Transformer's BAIR experiment (Weissenborn et al. 2019): 16 frames, one given.
 
@@ -217,6 +196,27 @@ def blocks_bair(data: DataShape = _CLIP) -> Recipe:
 def blocks_cifar10_45m(data: DataShape = _PICTURE) -> Recipe:
     """A Block Transformer of the published size, at the cost and by the recipe of cifar10."""
     return replace(cifar10(), model=_blocks(data))
+
+
+def pixelcnnpp_cifar10(data: DataShape = _PICTURE) -> Recipe:
+    """The CIFAR-10 experiment of PixelCNN++ (Salimans et al. 2017, 54M, 2.92).
+
+    The authors' rate shrinks by 5e-6 of itself a step, for as many steps as one likes; a cosine
+    ends this one.
+    """
+    training = replace(
+        _sparse(learning_rate=1e-3, batch=128, steps=200_000),
+        optimizer="adam",
+        warmup=0,
+        ema=0.9995,
+    )
+    model = PixelCnnPpConfig(**asdict(data), width=160, dropout=0.5)
+    return Recipe(model=model, training=training)
+
+
+def pixelcnnpp_cifar10_98m(data: DataShape = _PICTURE) -> Recipe:
+    """A PixelCNN++ at the cost, and by the recipe, of cifar10."""
+    return replace(cifar10(), model=PixelCnnPpConfig(**asdict(data), width=216))
 
 
 def digits(data: DataShape = _DIGITS) -> Recipe:
@@ -388,10 +388,10 @@ PRESETS = {
         local_2d_cifar10_12m,
         gated_pixelcnn_cifar10,
         gated_pixelcnn_cifar10_41m,
-        pixelcnnpp_cifar10,
-        pixelcnnpp_cifar10_98m,
         blocks_bair,
         blocks_cifar10_45m,
+        pixelcnnpp_cifar10,
+        pixelcnnpp_cifar10_98m,
         small,
         base,
         large,

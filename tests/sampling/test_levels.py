@@ -14,9 +14,8 @@ from axial.sampling import levels as lines
 from axial.sampling.decoder import Decoder
 from axial.sampling.folded import fold
 from axial.sampling.kv_cache import DecoderState
-from axial.sampling.levels import InnerLevel
+from axial.sampling.levels import InnerLevel, sensible_threads
 from axial.sampling.levels_triton import TritonInnerLevel, TritonOuterStep
-from axial.system.devices import sensible_threads
 
 gpu = pytest.mark.gpu
 BIG = config((4, 6), channels=3, values=20, width=48, heads=3, decoder_layers=(2, 3), mlp_ratio=2)

@@ -27,6 +27,7 @@ from axial.cli.info import info
 from axial.cli.parsing import flags_of, parse, postponed
 from axial.cli.presets import presets
 from axial.cli.sample import sample
+from axial.cli.studio import studio
 from axial.cli.train import TrainFlags, train
 from axial.errors import AxialError, is_out_of_memory
 from axial.system.terminal import printable
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "info": info,
     "presets": presets,
     "sample": sample,
+    "studio": studio,
     "train": train,
 }
 

@@ -28,8 +28,8 @@ _KINDS: tuple[tuple[type[Model], type[FamilyConfig]], ...] = (
     (ImageTransformer1d, Local1dConfig),
     (ImageTransformer2d, Local2dConfig),
     (GatedPixelCnn, GatedPixelCnnConfig),
-    (PixelCnnPp, PixelCnnPpConfig),
     (BlockTransformer, BlocksConfig),
+    (PixelCnnPp, PixelCnnPpConfig),
 )
 FAMILIES: dict[str, type[Model]] = {model.family: model for model, _ in _KINDS}
 _CONFIGS: dict[str, type[FamilyConfig]] = {model.family: config for model, config in _KINDS}

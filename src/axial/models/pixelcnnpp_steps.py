@@ -23,7 +23,6 @@ from axial.models.pixelcnnpp_layers import (
     Resample,
     concat_elu,
 )
-from axial.system.devices import sensible_threads
 
 if TYPE_CHECKING:
     from axial.models.pixelcnnpp import PixelCnnPp
@@ -58,9 +57,8 @@ class PixelCnnPpSteps:
         if not channel:
             if not column:
                 self._open(row)
-            with sensible_threads(len(self.x) * 8 * self.model.config.width**2):
-                ul = self._look(row, column)
-                self.numbers = F.linear(F.elu(ul), self.to_mixture, self.model.to_mixture.b)
+            ul = self._look(row, column)
+            self.numbers = F.linear(F.elu(ul), self.to_mixture, self.model.to_mixture.b)
         exact = self.numbers.to(torch.promote_types(self.numbers.dtype, torch.float32))
         values = self.x[:, row, column].clamp(min=0)
         return LogisticMixture(exact, values).channel_logits(channel)

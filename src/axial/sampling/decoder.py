@@ -27,9 +27,8 @@ from axial.sampling.kv_cache import (
     level_model,
     outer_decoders,
 )
-from axial.sampling.levels import all_finite
+from axial.sampling.levels import all_finite, sensible_threads
 from axial.sampling.noise import Noise
-from axial.system.devices import sensible_threads
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
 """Which value has place j of a line, given its logits?"""

@@ -8,7 +8,8 @@ b batch, l length of a line, s its first steps, d width, v values, n heads, e wi
 the faster axes of an outer level, r lines, f faster axes folded, m known steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,10 @@ from axial.models.layers import LSTM, NORM_EPS, Blocks
 from axial.models.protocol import LevelModel
 from axial.sampling.folded import Folded, FoldedBlock, InnerKVCache, fold
 from axial.system.cuda_graph import CudaGraph
-from axial.system.devices import sensible_threads
+
+_WORTH_THREADS = 3e6
+"""Products of a call below which a second thread costs more than it brings: it must be waited
+for, and on a busy machine that takes a thousand times as long as the call."""
 
 _FEW_KEYS = 1 << 20
 """Numbers below which attention from one step is faster by sums than by products."""
@@ -207,6 +211,20 @@ class InnerLevel:
             for j in range(start, self.length):
                 to_logits(self.decoder.step(x, j), self.to_logits, logits[j])
                 x = put(j, logits[j])
+
+
+@contextmanager
+def sensible_threads(work: int) -> Iterator[None]:
+    """On a CPU, one thread while calls do no more than this many products each."""
+    usual = torch.get_num_threads()
+    if usual == 1 or work > _WORTH_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 class _InnerBlocks:

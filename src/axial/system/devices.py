@@ -22,9 +22,6 @@ _FLOAT32_OPERATORS: tuple[Any, ...] = tuple(
     )
 )
 """Where torch may compute float32 in TF32 or bfloat16; cuDNN's convolutions do by default."""
-_WORTH_THREADS = 3e6
-"""Products of a call below which a second thread costs more than it brings: it must be waited
-for, and on a busy machine that takes a thousand times as long as the call."""
 
 
 def runs_triton(device: torch.device) -> bool:
@@ -94,17 +91,3 @@ def _set_float32(matmul: str | None, cudnn: bool | None, *operators: str) -> Non
         backends.cudnn.allow_tf32 = cudnn
     for operator, precision in zip(_FLOAT32_OPERATORS, operators, strict=True):
         operator.fp32_precision = precision
-
-
-@contextmanager
-def sensible_threads(work: int) -> Iterator[None]:
-    """On a CPU, one thread while calls do no more than this many products each."""
-    usual = torch.get_num_threads()
-    if usual == 1 or work > _WORTH_THREADS:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)
