@@ -6,9 +6,10 @@ import math
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from conftest import load_script
+from conftest import load_script, normal
 from torch.utils.flop_counter import FlopCounterMode
 
 import axial
@@ -54,7 +55,7 @@ SEEN = [
         **SMALL,
     ),
 ]
-"""Not one of these sees everything in the end but the first two and the fourth."""
+"""Few of these see everything in the end."""
 
 
 def command(script, *words):
@@ -65,18 +66,21 @@ def command(script, *words):
 
 
 def pairs_that_speak(config):
-    """How many elements move the logits of others, by changing one at a time."""
-    torch.manual_seed(0)
+    """How many elements move the logits of others, by changing one at a time in two pictures."""
     model = new_model(config).double().eval()
-    for name, parameter in model.named_parameters():
-        torch.nn.init.normal_(parameter, std=1.5 if name.endswith(".g") else 0.3)
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        std = 1.5 if name.endswith(".g") else 0.3
+        parameter.data = std * normal(*parameter.shape, seed=(0, number))
     shape = (*config.axes, config.channels)
     count = math.prod(shape)
-    x = torch.randint(config.values, shape).flatten().repeat(count + 1, 1)
-    x[range(count), range(count)] += config.values // 2
-    with torch.no_grad():
-        logits = model((x % config.values).view(-1, *shape)).flatten(1, -2)
-    return int(((logits[:-1] - logits[-1]).abs().amax(-1) > 1e-12).sum())
+    moved = torch.zeros(count, count, dtype=torch.bool)
+    for picture in np.random.default_rng(0).integers(config.values, size=(2, count)):
+        x = torch.from_numpy(picture).repeat(count + 1, 1)
+        x[range(count), range(count)] += config.values // 2
+        with torch.no_grad():
+            logits = model((x % config.values).view(-1, *shape)).flatten(1, -2)
+        moved |= (logits[:-1] - logits[-1]).abs().amax(-1) > 1e-12
+    return int(moved.sum())
 
 
 @pytest.mark.parametrize("config", SEEN, ids=lambda config: type(config).__name__)
@@ -130,7 +134,11 @@ def test_pairs_and_exponents_are_those_of_the_specification():
         assert table1.grown(preset)["pairs"] == pytest.approx(exponent, abs=0.02)
 
 
-@pytest.mark.parametrize("config", [SEEN[8], SEEN[10]], ids=lambda config: type(config).__name__)
+WIDE = GatedPixelCnnConfig(axes=(4, 12), values=3, width=4, layers=2, first_kernel=3)
+"""Four columns of it are not counted but taken to be like those before."""
+
+
+@pytest.mark.parametrize("config", [WIDE, SEEN[-1]], ids=lambda config: type(config).__name__)
 def test_what_is_done_ahead_is_what_a_drawing_does_when_it_opens_a_line(config):
     steps = (
         new_model(config)
@@ -149,8 +157,7 @@ def test_what_is_done_ahead_is_what_a_drawing_does_when_it_opens_a_line(config):
         for rank in range(math.prod(config.axes) * config.channels):
             steps.logits(rank)
     share = sum(opened) / total.get_total_flops()
-    # A slice or some rows stand for all; the first row has nothing above it.
-    assert table1.ahead(config) == pytest.approx(share, rel=0.1) and 0.1 < share < 0.9
+    assert table1.ahead(config) == pytest.approx(share, rel=1e-9) and 0.1 < share < 0.9
 
 
 def test_of_the_axial_model_all_but_the_inner_level_is_ahead():
@@ -321,8 +328,9 @@ def test_the_kept_table_is_what_the_script_says_of_what_is_seen():
         assert line.split(" | ")[2] == table1._percent(found), name
 
 
-def test_the_figure_shows_what_masks_promise_and_nothing_later():
+def test_the_figure_shows_what_masks_promise_and_nothing_later(monkeypatch):
     figure = load_script("tools/rivals_figure.py")
+    monkeypatch.setattr(figure, "PICTURES", 1)
     axial_row, strided = figure.FAMILIES[0], figure.FAMILIES[2]
     for shown in (axial_row, strided):
         *layers, prediction = figure.seen(shown.config)

@@ -26,7 +26,7 @@ from axial.models.pixelcnn_config import GatedPixelCnnConfig, PixelCnnPpConfig
 from axial.models.protocol import Model
 from axial.models.sequence_config import FullConfig, StridedConfig
 
-SIDE, CHANNELS, CHUNK = 12, 3, 72
+SIDE, CHANNELS, CHUNK, PICTURES = 12, 3, 72, 2
 ASKED = (7, 6, 1)
 """Row, column and channel of the element that is predicted."""
 _DATA: dict[str, Any] = {"axes": (SIDE, SIDE), "channels": CHANNELS}
@@ -104,11 +104,11 @@ FAMILIES = (
 
 
 def speaking(config: FamilyConfig) -> Model:
-    """A model whose every layer matters."""
-    torch.manual_seed(0)
-    model = new_model(config).double().eval()
+    """A model whose every layer matters; numpy draws its weights alike with every torch."""
+    model, drawn = new_model(config).double().eval(), np.random.default_rng(0)
     for name, parameter in model.named_parameters():
-        torch.nn.init.normal_(parameter, std=1.5 if name.endswith(".g") else 0.3)
+        std = 1.5 if name.endswith(".g") else 0.3
+        parameter.data = torch.from_numpy(std * drawn.standard_normal(parameter.shape))
     return model
 
 
@@ -164,15 +164,17 @@ def outputs_of(model: Model, x: Tensor) -> list[Tensor]:
 def seen(config: FamilyConfig) -> list[Tensor]:
     """What each layer, and last the prediction, has seen: (rows, columns, channels)."""
     model, shape = speaking(config), (SIDE, SIDE, CHANNELS)
-    base = torch.randint(config.values, shape).flatten()
-    found: list[list[Tensor]] = [[] for _ in [*model.blocks(), None]]
-    for numbers in torch.arange(len(base)).split(CHUNK):
-        x = base.repeat(len(numbers) + 1, 1)
-        x[range(len(numbers)), numbers] += config.values // 2
-        outputs = outputs_of(model, (x % config.values).view(-1, *shape))
-        for moved, out in zip(found, outputs, strict=True):
-            moved.append((out[:-1] - out[-1]).abs().flatten(1).amax(1) > ROUNDING)
-    return [torch.cat(parts).view(shape) for parts in found]
+    count = SIDE * SIDE * CHANNELS
+    found = torch.zeros(len(list(model.blocks())) + 1, count, dtype=torch.bool)
+    # In a single picture a rectifier may hide what an element does.
+    for picture in np.random.default_rng(1).integers(config.values, size=(PICTURES, count)):
+        for numbers in torch.arange(count).split(CHUNK):
+            x = torch.from_numpy(picture).repeat(len(numbers) + 1, 1)
+            x[range(len(numbers)), numbers] += config.values // 2
+            outputs = outputs_of(model, (x % config.values).view(-1, *shape))
+            for moved, out in zip(found, outputs, strict=True):
+                moved[numbers] |= (out[:-1] - out[-1]).abs().flatten(1).amax(1) > ROUNDING
+    return list(found.view(-1, *shape))
 
 
 def earlier(config: FamilyConfig) -> Tensor:
