@@ -1,6 +1,7 @@
 """The rows of the comparisons of model families: the Axial Transformer and its rivals."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from axial.models.family_config import FamilyConfig
 from axial.models.local_config import Local2dConfig
@@ -78,6 +79,29 @@ ROWS = {
 """In the order of Table 1, the axial row first; the PixelCNNs are not in that table."""
 
 
+@dataclass(frozen=True)
+class Training:
+    """How a published figure was trained for, where the preset does not say so itself."""
+
+    preset: str
+    figure: str
+    steps: int | None = None
+    batch: int | None = None
+
+
+PUBLISHED = (
+    Training("full-cifar10", "CIFAR-10 2.82"),
+    Training("strided-cifar10", "CIFAR-10 2.80"),
+    Training("strided-imagenet64", "ImageNet64 3.44"),
+    Training("local-1d-cifar10", "CIFAR-10 2.90"),
+    Training("gated-pixelcnn-cifar10", "CIFAR-10 3.03", 200_000, 128),
+    Training("pixelcnnpp-cifar10", "CIFAR-10 2.92"),
+    Training("imagenet32", "ImageNet32 3.76"),
+    Training("imagenet64", "ImageNet64 3.44"),
+)
+"""The Gated PixelCNN as its paper trained ImageNet; of CIFAR-10 it tells no sizes."""
+
+
 def config_of(preset: str, side: int, channels: int = 3) -> FamilyConfig:
     """A preset for square pictures; rectangles that do not divide a small one shrink."""
     shape = DataShape(axes=(side, side), channels=channels)
@@ -89,5 +113,8 @@ def config_of(preset: str, side: int, channels: int = 3) -> FamilyConfig:
     across = side * channels
     while across % wide:
         wide //= 2
-    sizes = {"block": (min(high, side), wide), "flange": (min(above, side), min(beside, across))}
+    sizes: dict[str, Any] = {
+        "block": (min(high, side), wide),
+        "flange": (min(above, side), min(beside, across)),
+    }
     return replace(usual, axes=(side, side), channels=channels, **sizes)

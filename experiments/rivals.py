@@ -1,6 +1,7 @@
 """Every family on CIFAR-10 for the same time on the same GPU, at about the same cost of scoring.
 
     python experiments/rivals.py rows
+    python experiments/rivals.py hours [--tflops 240]            to reach the published figures
     python experiments/rivals.py run ROW --data FOLDER --out OUT [--minutes 4 --seeds 3 --most 1]
     python experiments/rivals.py table OUT [--out FILE.md]       and FILE.png, the curves
 
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rival_rows import ROWS
+from rival_rows import PUBLISHED, ROWS
 from rival_table import best_of, table
 
 import axial
@@ -47,7 +48,7 @@ VALIDATE_EVERY = 2000
 """Steps."""
 
 
-def recipe_of(row: str, shape: DataShape, *, rate: float, seed: int, **sizes: int) -> Recipe:
+def recipe_of(row: str, shape: DataShape, *, rate: float, seed: int, **sizes: Any) -> Recipe:
     """The preset of a row; what differs from row to row is the model and the rate alone."""
     recipe = PRESETS[ROWS[row].equal](replace(shape, classes=0))
     training = replace(
@@ -60,8 +61,7 @@ def recipe_of(row: str, shape: DataShape, *, rate: float, seed: int, **sizes: in
         validate_every=VALIDATE_EVERY,
         save_every=VALIDATE_EVERY,
     )
-    own = {name: value for name, value in sizes.items() if hasattr(recipe.model, name)}
-    return Recipe(model=Sizes(**own).applied(recipe.model), training=training)
+    return Recipe(model=Sizes(**sizes).applied(recipe.model), training=training)
 
 
 def wanted(row: str, out: Path, seeds: int) -> Iterator[tuple[float, int]]:
@@ -200,12 +200,36 @@ def show_rows(args: argparse.Namespace) -> None:
         )
 
 
+def show_hours(args: argparse.Namespace) -> None:
+    """Print how long training to the published figures takes at a rate of operations."""
+    lines = [
+        "| command | published | operations, 1e18 | hours on one GPU |",
+        "| --- | --- | --- | --- |",
+    ]
+    for run in PUBLISHED:
+        recipe = PRESETS[run.preset]()
+        how = {"steps": run.steps, "batch": run.batch}
+        given = {name: value for name, value in how.items() if value is not None}
+        training = replace(recipe.training, **given)
+        total = training_flops(recipe.model) * training.steps * training.batch
+        flags = "".join(f" --{name} {value}" for name, value in given.items())
+        hours = total / (args.tflops * 1e12) / 3600
+        lines.append(
+            f"| `axial train {run.preset}{flags} --data train.npy --out RUN` | {run.figure} "
+            f"| {total / 1e18:,.1f} | {hours:,.0f} |"
+        )
+    print("\n".join(lines))
+
+
 def main() -> None:
     """Do one step."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     steps = parser.add_subparsers(required=True)
     step = steps.add_parser("rows", help="print every row")
     step.set_defaults(do=show_rows)
+    step = steps.add_parser("hours", help="estimate the time to reach published figures")
+    step.add_argument("--tflops", type=float, default=240.0, help="1e12 operations a second")
+    step.set_defaults(do=show_hours)
     step = steps.add_parser("run", help="train what is missing of a row")
     step.add_argument("row", choices=ROWS, metavar="ROW", help="one of those that `rows` prints")
     step.add_argument("--data", type=Path, required=True, help="holds train.npy and test.npy")

@@ -2,7 +2,7 @@
 
     python experiments/table1.py --out experiments/results/table1_cpu.md
     python experiments/table1.py --device cuda --out experiments/results/table1_h200.md
-    python experiments/table1.py --device cuda --rows axial strided --out FILE.md
+    python experiments/table1.py --device cuda --out FILE.md --rows strided axial
 
 Without a GPU: receptive fields at 8 to 64 pixels, by the masks of each family (receptive_field.py);
 pairs of a query and a key and how they grow; sequential steps of drawing, and the share of its
@@ -226,9 +226,9 @@ def text_of(results: dict[str, dict[str, Any]]) -> str:
     ]
     for found in results.values():
         if inside := found.get("within a slice"):
-            shown = ", ".join(_percent(share) for share in inside)
+            listed = ", ".join(_percent(share) for share in inside)
             parts.append(
-                f"Block Transformer, pixels of its own 16 x 16 slice, by decoder layer: {shown}."
+                f"Block Transformer, pixels of its own 16 x 16 slice, by decoder layer: {listed}."
             )
     return "\n\n".join(parts)
 

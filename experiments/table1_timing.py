@@ -40,7 +40,8 @@ from axial.system.ranks import Ranks, ranks
 from axial.training.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-from attention_cost import exponent, peak_bytes, seconds
+from attention_cost import exponent as exponent  # table1.py takes it from here
+from attention_cost import peak_bytes, seconds
 
 MOST_BYTES = 40e9
 """Plain attention whose weights would take more than this is left out."""
@@ -66,7 +67,7 @@ class Setting:
     def config(self, name: str, side: int) -> FamilyConfig:
         """The model of a row for pictures of a side."""
         config = config_of(ROWS[name].equal, side)
-        own = {
+        own: dict[str, Any] = {
             key: value
             for key, value in self.changes
             if type(getattr(config, key, None)) is type(value)
@@ -146,9 +147,10 @@ def layer_step(
 def layer_costs(name: str, setting: Setting, side: int, kernel: str) -> tuple[float, float]:
     """Seconds and bytes of a layer for one picture; not a number where it would not fit."""
     config = setting.config(name, side)
-    full = isinstance(config, FullConfig) and not isinstance(config, StridedConfig)
-    if kernel == "plain" and full and 4 * config.heads * config.length**2 > MOST_BYTES:
-        return math.nan, math.nan
+    if kernel == "plain" and type(config) is FullConfig:
+        weights = 4 * config.heads * config.length**2
+        if weights > MOST_BYTES:
+            return math.nan, math.nan
     count = max(1, setting.positions // (3 * side**2))
     with plain_attention() if kernel == "plain" else nullcontext():
         step, kinds = layer_step(config, setting, count)

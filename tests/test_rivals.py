@@ -341,3 +341,13 @@ def test_the_figure_shows_what_masks_promise_and_nothing_later(monkeypatch):
     expected = torch.zeros_like(before)
     expected[: row + 1, column, channel - 1] = True
     assert torch.equal(layers[0], expected)
+
+
+def test_the_page_shows_what_the_scripts_say(capsys):
+    root = table1.Path(table1.__file__).parents[1]
+    page = (root / "docs" / "rivals.md").read_text()
+    kept = (root / "experiments" / "results" / "table1_cpu.md").read_text()
+    tables = [part for part in kept.split("\n\n") if part.startswith("|")]
+    command(rivals, "hours")
+    assert all(table in page for table in [*tables, capsys.readouterr().out.strip()])
+    assert len(tables) == 2

@@ -168,7 +168,8 @@ def seen(config: FamilyConfig) -> list[Tensor]:
     found = torch.zeros(len(list(model.blocks())) + 1, count, dtype=torch.bool)
     # In a single picture a rectifier may hide what an element does.
     for picture in np.random.default_rng(1).integers(config.values, size=(PICTURES, count)):
-        for numbers in torch.arange(count).split(CHUNK):
+        for start in range(0, count, CHUNK):
+            numbers = torch.arange(start, min(start + CHUNK, count))
             x = torch.from_numpy(picture).repeat(len(numbers) + 1, 1)
             x[range(len(numbers)), numbers] += config.values // 2
             outputs = outputs_of(model, (x % config.values).view(-1, *shape))
