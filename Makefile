@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo clean
+.PHONY: setup test demo docs release-check clean
 
 setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,demo,video,hf,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,demo,video,hf,docs,dev]"
 	touch $@
 
 test: setup
@@ -19,6 +19,12 @@ test: setup
 
 demo: setup
 	$(BIN)/python tools/demo.py --out runs/digits
+
+docs: setup
+	$(BIN)/python tools/build_docs.py --out build/docs
+
+release-check: setup
+	$(BIN)/python tools/release_check.py --out build/release
 
 clean:
 	rm -rf .venv build
