@@ -58,10 +58,7 @@ def gather(pages: Path) -> None:
         if source.suffix not in (".md", ".ipynb"):
             shutil.copyfile(source, target)
             continue
-        if source.suffix == ".ipynb":
-            text = notebooks.as_markdown(source)
-        else:
-            text = source.read_text()
+        text = notebooks.as_markdown(source) if source.suffix == ".ipynb" else source.read_text()
         linked = [(source.parent / link).resolve() for link in _LINK.findall(text)]
         waiting += [file for file in linked if file.is_file() and file.is_relative_to(ROOT)]
         text = re.sub(r"\.ipynb([)#])", r".md\1", text)
@@ -78,6 +75,10 @@ class _Page(HTMLParser):
         self.loaded: list[str] = []
         self.ids: set[str] = set()
         self.feed(path.read_text())
+
+    def has(self, fragment: str) -> bool:
+        """Whether the page has what the end of a link names."""
+        return unquote(fragment) in self.ids
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note a tag's target and its id."""
@@ -106,9 +107,8 @@ def broken_links(site: Path) -> list[str]:
             target = target / "index.html" if target.is_dir() else target
             if not target.is_file():
                 wrong.append(f"{name}: {link} is not there")
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].ids:
-                    wrong.append(f"{name}: {link} names no heading")
+            elif parts.fragment and target in pages and not pages[target].has(parts.fragment):
+                wrong.append(f"{name}: {link} names no heading")
     return wrong
 
 

@@ -26,6 +26,7 @@ from axial.cli.import_tensorflow import import_
 from axial.cli.info import info
 from axial.cli.parsing import flags_of, parse, postponed
 from axial.cli.presets import presets
+from axial.cli.push import push
 from axial.cli.sample import sample
 from axial.cli.train import TrainFlags, train
 from axial.errors import AxialError, is_out_of_memory
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "import": import_,
     "info": info,
     "presets": presets,
+    "push": push,
     "sample": sample,
     "train": train,
 }
