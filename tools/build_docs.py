@@ -21,7 +21,7 @@ import notebooks
 import axial
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("*.md", "docs/*.md", "docs/*.ipynb", "src/axial/checkpoints/shipped/*/README.md")
+PAGES = ("*.md", "docs/*.*", "src/axial/checkpoints/shipped/*/README.md")
 _LINK = re.compile(r"\]\(([^)#\s]+)#?[^)]*\)")
 
 

@@ -7,6 +7,7 @@ their library. How large the weights may be follows from the configuration; noth
 import hashlib
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from axial.system.files import open_file
 from axial.validation import shown
 
 _COMMIT, _CONTENT = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_LARGE = 1 << 24
+"""Bytes of a download that takes a while."""
 _WIDEST = 8
 """Bytes of one weight, at most."""
 
@@ -86,7 +89,7 @@ def _file(hub: Any, repository: str, revision: str | None, file: str, most: int)
     if there.scheme != "https" and (there.scheme, there.netloc) != (here.scheme, here.netloc):
         raise CheckpointError(f"{file} leads to {shown(about.location)}; do not trust it")
 
-    class Limit(hub.utils.tqdm):  # type: ignore[misc,name-defined]
+    class Limit(hub.utils.tqdm):  # type: ignore[misc]
         """Ends a download that is longer than it was said to be; the library tells each part."""
 
         received = 0.0
@@ -97,6 +100,11 @@ def _file(hub: Any, repository: str, revision: str | None, file: str, most: int)
                 raise CheckpointError(f"{file} is longer than {about.size:,} bytes; try again")
             return None
 
+    if about.size > _LARGE and not isinstance(
+        hub.try_to_load_from_cache(repository, file, revision=about.commit_hash), str
+    ):
+        size = f"{about.size / 1e6:,.0f} MB"
+        print(f"{repository}: fetching {file}, {size} ...", file=sys.stderr)
     path = Path(hub.hf_hub_download(repository, file, revision=revision, tqdm_class=Limit))
     if _hash(path, len(about.etag)) != about.etag:
         raise CheckpointError(f"{file} is not what the Hub names by {about.etag}; remove {path}")
@@ -124,8 +132,9 @@ def library(name: str) -> Any:
             f"{name}: models on the Hub need a library; pip install axial-transformers[hf]"
         ) from error
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
-    huggingface_hub.utils.disable_progress_bars()
-    return huggingface_hub
+    hub: Any = huggingface_hub
+    hub.utils.disable_progress_bars()
+    return hub
 
 
 @contextmanager
