@@ -8,7 +8,10 @@ setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,demo,video,hf,docs,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,demo,video,hf,studio,docs,dev]"
+	@command -v chromium >/dev/null \
+		|| { test "$$(id -u)" = 0 && apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes chromium; } \
+		|| echo "make setup: the tests of the studio need a browser: sudo apt-get install chromium"
 	touch $@
 
 test: setup

@@ -25,6 +25,7 @@ training
 codec
 presets
 api
+studio
 cli"""
 LINE = {name: i for i, line in enumerate(ROOMS.split("\n")) for name in line.split()}
 

@@ -429,9 +429,15 @@ def test_saving_needs_no_room_beside_an_existing_folder(tmp_path):
     assert names(folder) == ["config.json", "model.safetensors"]
 
 
-@pytest.mark.parametrize("device", ["banana", "cuda:99"])
-def test_a_device_that_is_not_there_is_said(folder, device):
-    with pytest.raises(ConfigError, match=f"device '{device}' cannot be used here"):
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("banana", "device is 'banana': use cpu, cuda or cuda:N"),
+        ("cuda:99", "device 'cuda:99' cannot be used here"),
+    ],
+)
+def test_a_device_that_is_not_there_is_said(folder, device, told):
+    with pytest.raises(ConfigError, match=told):
         load(folder, device=device)
 
 

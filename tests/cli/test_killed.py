@@ -16,6 +16,7 @@ from small_runs import TINY
 
 import axial
 from axial.cli.main import main
+from axial.codec.inputs import compress_files
 from axial.media.output import Output
 from axial.shape import DataShape
 from axial.system.files import sha256
@@ -41,6 +42,7 @@ def given(tmp_path_factory):
     for name in ("old", "new"):
         x, labels = rng.integers(0, 9, (4, 3, 3, 1), np.uint8), rng.integers(0, 2, 4)
         write(folder / f"{name}.npy", x, labels, 2, values=9)
+        compress_files(folder / "model", [folder / f"{name}.npy"], folder / f"{name}.axl")
     return folder
 
 
@@ -118,8 +120,10 @@ def kill_everywhere(folder, before, command, read, last):
 
 
 @pytest.mark.parametrize(
-    ("name", "last"), [("data", 10), ("sample", 10), ("evaluate", 5), ("complete", 2)]
-)
+    ("name", "last"),
+    [("data", 10), ("sample", 10), ("evaluate", 5), ("complete", 2), ("compress", 4),
+     ("decompress", 10)],
+)  # fmt: skip
 def test_killed_at_any_file_event(name, last, given, tmp_path):
     model = str(given / "model")
 
@@ -128,6 +132,11 @@ def test_killed_at_any_file_event(name, last, given, tmp_path):
         return {
             "data": ["data", f"{source}.npy", *out, "--workers", "1", "--overwrite"],
             "sample": ["sample", model, *out, "--count", "2", "--seed", str(seed), "--overwrite"],
+            "compress": [
+                *["compress", model, f"{source}.npy", "--out", str(place / "x.axl"), "--verify"],
+                "--overwrite",
+            ],
+            "decompress": ["decompress", f"{source}.axl", *out, "--overwrite"],
             "complete": ["complete", model, f"{source}.npy", *out, "--keep", "1", "--overwrite"],
             "evaluate": [
                 *["evaluate", model, "--data", f"{source}.npy", "--json", str(place / "x.json")],
@@ -141,7 +150,9 @@ def test_killed_at_any_file_event(name, last, given, tmp_path):
     def read(place):
         if name == "evaluate":
             return scored(place)
-        return (packed if name == "data" else drawn)(place / "x.npy")
+        if name == "compress":
+            return sha256(place / "x.axl")
+        return (packed if name in ("data", "decompress") else drawn)(place / "x.npy")
 
     moments = list(kill_everywhere(tmp_path, before, command, read, last))
     assert any(new for _, new in moments) and not all(new for _, new in moments)

@@ -11,10 +11,10 @@ from conftest import ENUMERABLE, VARIANTS, config, every_image, random_input, ti
 from models.test_families import ONE_EACH
 
 import axial
-from axial import InputError, StreamError, bits, compress, decompress
+from axial import ConfigError, InputError, StreamError, bits, compress, decompress
 from axial.codec import coding, grid
-from axial.codec.codec import Codec
-from axial.codec.container import read_contents
+from axial.codec.codec import Codec, Example
+from axial.codec.container import Entry, read_contents
 from axial.codec.tiles import plan
 from axial.models.families import new_model
 
@@ -70,6 +70,33 @@ def test_pictures_of_any_size_grey_ones_too(grid, channels):
     x = torch.randint(3, (2, *grid, channels))
     for given in (x, x[0]):
         assert torch.equal(decompress(model, compress(model, given)), given)
+
+
+@pytest.mark.parametrize("name", ["2d-given-channels", "2d-given-both", "2d-stacked-clip"])
+def test_of_the_smallest_example_there_is_less_given_than_one_element_of_every_channel(name):
+    model = tiny_model(VARIANTS[name])
+    for channels in {1, model.config.channels}:
+        x = torch.randint(3, (1, 1, channels))
+        assert torch.equal(decompress(model, compress(model, x)), x)
+
+
+@pytest.mark.parametrize("lanes", [0, -1, 4000])
+def test_groups_that_no_reader_takes_are_not_written(lanes):
+    model = tiny_model(PLAIN)
+    with pytest.raises(ConfigError, match="lanes"):
+        compress(model, examples(PLAIN, 1)[0], lanes=lanes)
+
+
+def test_large_tiles_are_encoded_a_few_at_a_time(monkeypatch):
+    """By their elements, not their number: a clip has as many as a hundred pictures."""
+    model, done = tiny_model(PLAIN), []
+    x, _ = examples(PLAIN, 9)
+    codec, file = Codec(model, lanes=2), io.BytesIO()
+    monkeypatch.setattr("axial.codec.codec._ELEMENTS", 4 * 24)
+    entry = Entry(name="", grid=PLAIN.axes, count=9, array=True)
+    codec.write(file, codec.contents(), [(entry, map(Example, x.numpy()))], done.append)
+    assert done == [4, 8, 9]
+    assert torch.equal(decompress(model, file.getvalue()), x)
 
 
 def test_what_hangs_over_and_the_planes_of_grey_cost_nothing():

@@ -2,6 +2,7 @@
 
 import io
 import time
+import tracemalloc
 import zlib
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import config, random_input, tiny_model
 
-from axial import StreamError, compress, decompress
+from axial import InputError, StreamError, compress, decompress
 from axial.codec.codec import Codec, Example
 from axial.codec.container import MARK, VERSION, Contents, Entry, read_contents
 from axial.codec.numbers import Cursor, varint
@@ -57,9 +58,22 @@ def test_contents_come_back():
             Entry(name="x.npy", grid=(3, 4), count=9, array=True, about='{"a": 1}'),
             Entry(name="", grid=(1, 1), array=True, alone=True),
         ],
-        groups=[(20, 2**32 - 1), *[(0, 5)] * 7],
+        groups=[(20, 2**32 - 1), *[(9, 5)] * 7],
     )
-    assert read_contents(file_of(many)) == many
+    assert read_contents(file_of(many, bytes(20 + 7 * 9))) == many
+
+
+def test_names_of_letters_that_are_newer_than_this_python_are_names():
+    """A file would else be read by one version of Python and not by another."""
+    newer, joined = "\U000e1000.png", "\U0001f468\u200d\U0001f469.png"
+    found = replace(CONTENTS, entries=[Entry(name=n, grid=(1, 1)) for n in (newer, joined)])
+    assert read_contents(file_of(found)) == found
+
+
+def test_what_no_reader_takes_is_not_written():
+    names = [Entry(name=f"{i:01000000}", grid=(3, 4)) for i in range(70)]
+    with pytest.raises(InputError, match="several files"):
+        replace(CONTENTS, entries=names).to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -67,6 +81,8 @@ def test_contents_come_back():
     [
         ({"groups": [(20, 0)] * 2}, "tiles in 2 groups"),
         ({"groups": [(21, 0)]}, "do not fill"),
+        ({"entries": [], "groups": []}, "no entries"),
+        ({"entries": [Entry(name="a", grid=(3, 4), count=0, array=True)], "groups": []}, "0 exam"),
         ({"lanes": 0}, "groups of 0"),
         ({"lanes": 10**9}, "groups of 1,000,000,000"),
         ({"axes": (10**9, 1)}, "tiles of 1000000000"),
@@ -82,7 +98,9 @@ def test_contents_come_back():
         ({"entries": [Entry(name=n, grid=(3, 4)) for n in ("a", "a/b")]}, "no folder"),
         *(
             ({"entries": [Entry(name=name, grid=(3, 4))]}, "no path inside")
-            for name in ("../a", "/a", "a/../../b", "a//b", "./a", "a\0b", "a\nb", "a\\b", "\x1b[J")
+            for name in (
+                "../a", "/a", ".", "a/../../b", "a//b", "./a", "a\0b", "a\nb", "a\\b", "\x1b[J",
+            )
         ),
     ],
 )  # fmt: skip
@@ -107,11 +125,34 @@ def test_a_promise_of_more_entries_or_groups_than_bytes_is_refused():
             read_contents(io.BytesIO(MARK + bytes([VERSION]) + bytes(20) + contents + tail))
 
 
-def test_contents_that_inflate_without_end_are_refused():
-    contents = b"\x01" + zlib.compress(bytes(1 << 29))
+def deflated(contents, groups=b""):
+    """A file whose contents are a zlib stream, well-formed or not."""
+    contents = b"\x01" + zlib.compress(contents)
     tail = len(contents).to_bytes(4, "little") + zlib.crc32(contents).to_bytes(4, "little")
+    return io.BytesIO(MARK + bytes([VERSION]) + groups + contents + tail)
+
+
+def test_contents_that_inflate_without_end_are_refused():
     with pytest.raises(StreamError, match="do not inflate"):
-        read_contents(io.BytesIO(MARK + bytes([VERSION]) + contents + tail))
+        read_contents(deflated(bytes(1 << 29)))
+
+
+@pytest.mark.parametrize("what", ["entries", "groups"])
+def test_a_few_bytes_do_not_inflate_to_millions_of_entries_or_groups(what):
+    """Refused at the first that cannot be, not when all of them are there."""
+    many = 1 << 20
+    head = b"\1m" + bytes(16) + bytes([2, 3, 4, 3, 4, 0, 2])
+    entry = b"\1\0\1\3\4\0"
+    if what == "entries":
+        plain = head + varint(many) + entry * many + varint(0)
+    else:
+        plain = head + varint(1) + entry + varint(many) + bytes(5 * many)
+    file = deflated(plain, bytes(20))
+    tracemalloc.start()
+    with pytest.raises(StreamError, match=r"two entries|groups"):
+        read_contents(file)
+    assert tracemalloc.get_traced_memory()[1] < 8 * len(plain)
+    tracemalloc.stop()
 
 
 def test_a_later_version_and_another_kind_of_file_are_told_apart(data):

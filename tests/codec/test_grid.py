@@ -1,5 +1,6 @@
 """Integers from the grid on: frequencies that add up, cost next to nothing, and never surprise."""
 
+import decimal
 import math
 from fractions import Fraction
 
@@ -25,6 +26,12 @@ def test_the_table_is_exp_rounded_to_whole_numbers():
     for d in [0, 1, 2, 63, 64, 65, 500, 1000, len(table) - 2, len(table) - 1]:
         assert abs(table[d] - exact_exp(d)) <= Fraction(1, 2), d
     assert table[-1] == 0 < table[-2] and table == sorted(table, reverse=True)
+
+
+def test_the_table_is_the_same_however_the_program_rounds_its_decimals():
+    wanted = grid.exp_table.__wrapped__(CPU)
+    with decimal.localcontext(rounding=decimal.ROUND_UP, prec=5, Emax=9, Emin=-9):
+        assert torch.equal(grid.exp_table.__wrapped__(CPU), wanted)
 
 
 @pytest.mark.parametrize("values", [2, 3, 256, 1 << 16])

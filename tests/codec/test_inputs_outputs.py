@@ -1,5 +1,7 @@
 """`axial compress` and `axial decompress`: pictures, folders and arrays there and back."""
 
+import json
+
 import numpy as np
 import pytest
 from conftest import config, full_disk, refused, run, saved
@@ -16,6 +18,7 @@ MODELS = {
     "labels": config((4, 4), channels=3, values=256, classes=10),
     "clip": config((2, 4, 4), channels=3, values=256),
     "stacked": config((4, 4), channels=6, values=256, frames=2),
+    "deep": config((4, 4), channels=1, values=1000),
     "few": config((4, 4), channels=3, values=9),
 }
 
@@ -212,15 +215,76 @@ def test_a_file_that_is_damaged_restores_nothing(models, folder):
     assert not (folder / "back").exists()
 
 
-@pytest.mark.parametrize("about", ["[", "[]", '{"notes": 3}', '{"notes": [], "values": 1}'])
+def hostile(path, model, *entries, classes=0, value=5):
+    """A file that `axial compress` would not write, within right checksums."""
+    codec = Codec(axial.load(model), name=str(model))
+    x = np.full((*codec.config.axes, codec.config.channels), value)
+    with path.open("wb") as file:
+        found = [(entry, [Example(x, 3 if classes else None)]) for entry in entries]
+        codec.write(file, codec.contents(classes=classes), found)
+    line = refused("decompress", path, "--out", path.parent / "back")
+    assert not (path.parent / "back").exists()
+    return line
+
+
+FACTS = {"source": "s", "version": None, "split": None, "values": 256, "skipped": 0}
+FACTS |= {"notes": [], "command": "c"}
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "[",
+        "[]",
+        "[" * 100_000,
+        *(
+            json.dumps(FACTS | change)
+            for change in (
+                {"notes": 3}, {"notes": "abc"}, {"values": 1}, {"values": 256.0}, {"values": 257},
+                {"values": 5}, {"skipped": "x"}, {"source": [1]}, {"stacked": 7}, {"stacked": "x"},
+                {"stacked": -1}, {"stacked": True}, {"names": 3}, {"names": ["a"]},
+                {"names": [1] * 10},
+            )
+        ),
+    ],
+    ids=lambda about: about[-40:],
+)  # fmt: skip
 def test_an_array_that_is_described_in_other_words_is_refused(models, tmp_path, about):
-    """Within right checksums."""
-    codec = Codec(axial.load(models / "colour"), name=str(models / "colour"))
     entry = Entry(name="x.npy", grid=(4, 4), array=True, about=about)
-    with (tmp_path / "x.axl").open("wb") as file:
-        codec.write(file, codec.contents(), [(entry, [Example(np.zeros((4, 4, 3), int))])])
-    line = refused("decompress", tmp_path / "x.axl", "--out", tmp_path / "back")
-    assert "words that are not ours" in line and not (tmp_path / "back").exists()
+    line = hostile(tmp_path / "x.axl", models / "colour", entry, classes=10)
+    assert "words that are not ours" in line
+
+
+def test_what_cannot_be_restored_under_its_name_is_refused(models, tmp_path):
+    def said(*names, model="colour", array=False, value=5):
+        entries = [Entry(name=name, grid=(4, 4), array=array) for name in names]
+        return hostile(tmp_path / "x.axl", models / model, *entries, value=value)
+
+    assert "two entries are called 'a.jpg.png'" in said("a.jpg", "a.jpg.png")
+    assert "no picture" in said("a.png", model="stacked")
+    assert "no picture" in said("a.png", model="deep", value=300)
+    assert "has no name" in said("")
+    assert "is no .npy" in said("a.png", array=True)
+    assert "is no .npy" in said("a.labels.npy", array=True)
+
+
+def test_labels_are_there_for_all_inputs_or_for_none(models, folder, pictures):
+    """Whichever comes first."""
+    inputs = [folder / "in" / "a.png", pictures / "test.npy"]
+    for both in (inputs, inputs[::-1]):
+        line = refused("compress", models / "colour", *both, "--out", folder / "x.axl")
+        assert "a.png: has no label" in line and "one by one" in line
+
+
+def test_a_grey_array_without_labels_is_refused_by_a_model_of_colours_and_classes(models, tmp_path):
+    np.save(tmp_path / "raw.npy", np.zeros((3, 4, 4, 1), np.uint8))
+    pack(tmp_path / "raw.npy", tmp_path / "grey.npy", workers=1)
+    grey = tmp_path / "grey.npy"
+    line = refused("compress", models / "labels", grey, "--out", tmp_path / "x.axl")
+    assert "has no labels" in line
+    run("compress", models / "colour", grey, "--out", tmp_path / "x.axl")
+    run("decompress", tmp_path / "x.axl", "--out", tmp_path / "back.npy")
+    assert np.array_equal(open_packed(tmp_path / "back.npy").array, open_packed(grey).array)
 
 
 def test_what_python_writes_the_command_reads(models, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import VARIANTS, config
 
-from axial.codec.tiles import boxes, cut, extent, plan, tile_count
+from axial.codec.tiles import boxes, cut, extent, inside_of, plan, tile_count
 from axial.models.local_config import Local2dConfig
 
 COLOUR = config((3, 4), channels=3)
@@ -24,8 +24,8 @@ def test_tiles_cover_a_picture_once(grid):
     back = np.full_like(x, -1)
     tiles = list(cut(x, (3, 4)))
     assert len(tiles) == tile_count(grid, (3, 4))
-    for (tile, inside), box in zip(tiles, boxes(grid, (3, 4)), strict=True):
-        assert inside == extent(box)
+    for i, ((tile, inside), box) in enumerate(zip(tiles, boxes(grid, (3, 4)), strict=True)):
+        assert inside == extent(box) == inside_of(i, grid, (3, 4))
         back[box] = tile[tuple(map(slice, inside))]
     assert np.array_equal(back, x)
 

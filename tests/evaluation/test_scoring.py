@@ -283,7 +283,7 @@ def test_the_partial_file_of_another_evaluation_is_refused(packed_for, tmp_path,
     kept = partial.read_bytes()
     x, label = packed.rows(range(COUNT)), packed.labels
     relabelled = write_test_set(tmp_path / "labels.npy", x, (label + 1) % 3, 3, values=3)
-    x[-1, 0, 0, 0] = 2 - x[-1, 0, 0, 0]
+    x[-1, 0, 0, 0] = (x[-1, 0, 0, 0] + 1) % 3
     changed = write_test_set(tmp_path / "changed.npy", x, label, 3, values=3)
     for message, args, how in (
         ("with model ", (tiny_model(found, seed=1), packed), {}),

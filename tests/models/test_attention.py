@@ -3,6 +3,7 @@ import math
 import jaxtyping
 import pytest
 import torch
+from conftest import normal
 from torch.export import Dim
 
 import axial.models.attention
@@ -13,14 +14,15 @@ PLACES = [(axes, axis) for axes in AXES for axis in range(len(axes))]
 
 
 def layer(axis, *, causal=False, width=8, heads=2, **settings):
-    torch.manual_seed(axis)
     made = AxialAttention(width, heads, axis, causal=causal, **settings).double().eval()
-    torch.nn.init.normal_(made.to_qkv.bias)
+    for number, parameter in enumerate((made.to_qkv.weight, made.to_out.weight)):
+        parameter.data = normal(*parameter.shape, seed=(axis, number)) / math.sqrt(width)
+    made.to_qkv.bias.data = normal(3 * width, seed=(axis, 2))
     return made
 
 
 def grid(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normal(*shape, seed=seed)
 
 
 def attend_by_hand(made, x, memory=None):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from blocks_reach import BLOCKS, blocks_reach
+from conftest import normal
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,7 +17,7 @@ from axial.models.blocks_config import BlocksConfig
 from axial.models.cost import forward_flops
 from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
-from axial.models.pixelcnn_config import GatedPixelCnnConfig
+from axial.models.pixelcnn_config import GatedPixelCnnConfig, PixelCnnPpConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
 
 SMALL = {"values": 3, "width": 8, "heads": 2, "mlp_ratio": 2, "qk_ratio": 0.5}
@@ -43,9 +44,14 @@ PIXELCNN = [
         ((5, 3), 1, {"first_kernel": 3, "kernel": 5}),
     ]
 ]
+PIXELCNNPP = [
+    PixelCnnPpConfig(axes=axes, channels=channels, width=4, layers=1, components=2)
+    for axes, channels in [((4, 8), 2), ((8, 4), 1)]
+]
 SEQUENCES = FULL + STRIDED
-ALL = SEQUENCES + LOCAL_1D + LOCAL_2D + PIXELCNN + BLOCKS
-ONE_EACH = [FULL[1], STRIDED[1], LOCAL_1D[1], LOCAL_2D[0], PIXELCNN[0], BLOCKS[1]]
+ALL = SEQUENCES + LOCAL_1D + LOCAL_2D + PIXELCNN + BLOCKS + PIXELCNNPP
+ENUMERABLE = [FULL[1], STRIDED[1], LOCAL_1D[1], LOCAL_2D[0], PIXELCNN[0], BLOCKS[1]]
+ONE_EACH = [*ENUMERABLE, PIXELCNNPP[0]]
 
 
 def name(config):
@@ -56,10 +62,10 @@ def name(config):
 
 def speaking(config, seed=0):
     """A model in float64 in which every layer speaks."""
-    torch.manual_seed(seed)
     model = new_model(config).double().eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)  # more, and softmax sees one key alone
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        std = 1.5 if name.endswith(".g") else 0.3  # more, and softmax sees one key alone
+        parameter.data = std * normal(*parameter.shape, seed=(seed, number))
     return model
 
 
@@ -116,12 +122,67 @@ def pixelcnn_reach(config):
     return found.reshape(len(h), len(h))
 
 
+def pixelcnnpp_reach(axes, layers):
+    """Which pixels each pixel of a PixelCNN++ depends on, tap by tap: (pixel, pixel)."""
+    count = axes[0] * axes[1]
+
+    def moved(z, down, right):
+        (high, wide), out = z.shape[:2], np.zeros_like(z)
+        here = np.s_[max(down, 0) : high + min(down, 0), max(right, 0) : wide + min(right, 0)]
+        there = np.s_[max(-down, 0) : high - max(down, 0), max(-right, 0) : wide - max(right, 0)]
+        out[here] = z[there]
+        return out
+
+    def conv(z, rows, columns):
+        return np.logical_or.reduce([moved(z, i, j) for i in range(rows) for j in columns])
+
+    def u_conv(z):
+        return conv(z, 2, (-1, 0, 1))
+
+    def ul_conv(z):
+        return conv(z, 2, (0, 1))
+
+    def double(z, taps, first):
+        out = np.zeros((2 * z.shape[0], 2 * z.shape[1] + 1, count), bool)
+        for i in (0, 1):
+            for j in taps:
+                out[i::2, j : j + 2 * z.shape[1] - 1 : 2] |= z
+        return out[:, first : first + 2 * z.shape[1]]
+
+    def block(z, told, conv):
+        return z | conv(conv(z) | told)
+
+    x = np.eye(count, dtype=bool).reshape(*axes, count)
+    us = [moved(u_conv(x), 1, 0)]
+    uls = [moved(conv(x, 1, (-1, 0, 1)), 1, 0) | moved(conv(x, 2, (0,)), 0, 1)]
+    for stage in range(3):
+        for _ in range(layers):
+            us.append(block(us[-1], False, u_conv))
+            uls.append(block(uls[-1], us[-1], ul_conv))
+        if stage < 2:
+            us.append(u_conv(us[-1])[::2, ::2])
+            uls.append(ul_conv(uls[-1])[::2, ::2])
+    u, ul = us.pop(), uls.pop()
+    for stage in range(3):
+        for _ in range(layers + (stage > 0)):
+            u = block(u, us.pop(), u_conv)
+            ul = block(ul, u | uls.pop(), ul_conv)
+        if stage < 2:
+            u, ul = double(u, (0, 1, 2), 1), double(ul, (0, 1), 0)
+    assert not us and not uls
+    return ul.reshape(count, count)
+
+
 def reach(config, layers):
     """What each prediction depends on after some layers: position i carries element i - 1."""
     if isinstance(config, GatedPixelCnnConfig):
         return pixelcnn_reach(config)
     if isinstance(config, BlocksConfig):
         return blocks_reach(config)
+    if isinstance(config, PixelCnnPpConfig):
+        pixels, channels = pixelcnnpp_reach(config.axes, layers), config.channels
+        inside = np.kron(np.eye(len(pixels)), np.tri(channels, k=-1))
+        return np.kron(pixels, np.ones((channels, channels))) + inside > 0
     seen = np.eye(config.length, dtype=bool)
     for layer in range(layers):
         seen = (see(config, layer).astype(int) @ seen.astype(int)) > 0
@@ -129,15 +190,22 @@ def reach(config, layers):
 
 
 def dependence(model):
-    """Which logits move with which element, in the order of prediction."""
-    config = model.config
-    x = torch.randint(config.values, (1, *config.axes, config.channels))
-    order = model.order()
-    every = x.repeat(1 + len(order), *(1,) * (x.ndim - 1))
-    changed = every.view(len(every), -1)[1:]  # example i differs in the element of rank i
-    changed[torch.arange(len(order)), order] += 1
-    before, *after = model(every % config.values).flatten(1, -2)[:, order]
-    return ((torch.stack(after) - before).abs().amax(-1) > 1e-12).T.numpy()
+    """Which logits move with which element, in the order of prediction, for any of some pictures.
+
+    In one of them a rectifier may hide what an element does.
+    """
+    config, order = model.config, model.order()
+    shape = (2, *config.axes, config.channels)
+    pictures = torch.from_numpy(np.random.default_rng(0).integers(config.values, size=shape))
+    moved = np.zeros((len(order), len(order)), bool)
+    for x in pictures.split(1):
+        changed = x.flatten(1).repeat(len(order), 1)
+        changed[range(len(order)), order] += config.values // 2
+        both = torch.cat([x, changed.view(-1, *x.shape[1:]) % config.values])
+        with torch.no_grad():
+            before, after = model(both).flatten(1, -2)[:, order].split([1, len(order)])
+        moved |= ((after - before).abs().amax(-1) > 1e-12).T.numpy()
+    return moved
 
 
 @pytest.mark.parametrize("config", ALL, ids=name)
@@ -157,7 +225,7 @@ def test_two_layers_of_different_patterns_see_everything_before(config):
         assert np.array_equal(reach(both, 2), every)
 
 
-@pytest.mark.parametrize("config", ONE_EACH, ids=name)
+@pytest.mark.parametrize("config", ENUMERABLE, ids=name)
 def test_probabilities_of_all_pictures_add_up_to_one(config):
     smaller = {Local2dConfig: {"block": (1, 2), "flange": (1, 1)}, Local1dConfig: {"block": 2}}
     smaller |= {BlocksConfig: {"subscale": (3,), "block_shapes": None, "kernel": None}}
@@ -214,7 +282,7 @@ def test_costs_are_counted_from_the_configuration(config):
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         model(x, torch.tensor([0]))
     assert forward_flops(config) == counted.get_total_flops()
-    if not isinstance(config, GatedPixelCnnConfig | BlocksConfig):
+    if not isinstance(config, GatedPixelCnnConfig | BlocksConfig | PixelCnnPpConfig):
         assert sum(see(config, 0).ravel()) == config.pairs(0)
 
 

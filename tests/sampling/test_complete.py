@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import VARIANTS, config, every_image, random_input, tiny_model
+from conftest import VARIANTS, config, every_image, normal, random_input, tiny_model
 
 from axial import AxialError, bits, draw
 from axial.sampling.complete import complete, is_exact, kept_part
@@ -100,7 +100,7 @@ ROWS = config((2, 1), channels=2, values=2, channel_mode="rows")
 
 @pytest.mark.parametrize(
     ("found", "seed"),
-    [(COLOUR, 2), (LABELS, 0), (ROWS, 5), (STEPS, 0)],
+    [(COLOUR, 3), (LABELS, 8), (ROWS, 9), (STEPS, 4)],
     ids=["colour", "labels", "rows", "given"],
 )
 def test_many_candidates_give_the_enumerated_conditional(found, seed):
@@ -111,10 +111,9 @@ def test_many_candidates_give_the_enumerated_conditional(found, seed):
 
 
 def test_candidates_follow_the_context_and_the_temperature():
-    """Candidates weighed without the one stray by 0.12, without the other by 0.045."""
-    torch.manual_seed(0)
-    context = 3 * torch.randn(1, *COLOUR.axes, COLOUR.width, dtype=torch.float64)
-    assert distance(opinionated(COLOUR, 2), 16, 1000, context=context) < 0.06
+    """Candidates weighed without the one stray by 0.11, without the other by 0.09."""
+    context = 3 * normal(1, *COLOUR.axes, COLOUR.width, seed=6)
+    assert distance(opinionated(COLOUR, 5), 16, 1000, context=context) < 0.06
     assert distance(opinionated(COLOUR, 5), 32, 500, temperature=0.4) < 0.03
 
 

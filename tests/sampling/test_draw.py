@@ -53,6 +53,22 @@ def test_every_method_draws_the_same_picture(name):
         assert torch.equal(draw(model, 2, seed=9, method=method, **known), slow)
 
 
+@pytest.mark.parametrize("name", ["2d-channels", "2d-labels", "3d-columns"])
+def test_requests_of_several_seeds_drawn_as_one_are_the_pictures_of_each(name):
+    found = VARIANTS[name]
+    model, known = tiny_model(found), request_for(VARIANTS[name], 6)
+    seeds, images = [7, 1 << 40, 7, 3, 7, (1 << 63) - 1], [0, 0, 1, 5, 1 << 33, 2]
+    how = {"temperature": 0.8, **known}
+    for batch in (None, 4):
+        together = draw(
+            model, 6, seed=torch.tensor(seeds), first=torch.tensor(images), batch=batch, **how
+        )
+        for i, (seed, image) in enumerate(zip(seeds, images, strict=True)):
+            own = {k: v if v is None else v[i : i + 1] for k, v in known.items()}
+            alone = draw(model, 1, seed=seed, first=image, temperature=0.8, **own)
+            assert torch.equal(alone[0], together[i])
+
+
 @pytest.mark.parametrize("name", ["1d-labels", "2d-channels", "3d-columns", "2d-lstm"])
 def test_neither_batch_size_nor_how_a_request_is_split_changes_a_picture(name, monkeypatch):
     found = VARIANTS[name]
@@ -307,6 +323,8 @@ BLANK = torch.full((1, 2, 2, 2), -1)
     [
         (FREE, {"count": 0}, "count is 0"),
         (FREE, {"first": -1}, "first is -1"),
+        (FREE, {"first": torch.tensor([0, -1])}, "first holds -1"),
+        (FREE, {"seed": torch.zeros(2, dtype=torch.long)}, "seed has shape (2,): give one"),
         (FREE, {"first": 1 << 63}, "first is 9223372036854775808: use whole numbers below"),
         (FREE, {"given": BLANK.to(torch.uint64)}, "given holds 18446744073709551615"),
         (FREE, {"temperature": -0.5}, "temperature is -0.5: use 0 (argmax) or a positive number"),

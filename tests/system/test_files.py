@@ -137,6 +137,14 @@ def test_pipes_and_devices_are_no_files(tmp_path):
             open_file(path)
 
 
+def test_what_lies_deep_in_a_new_folder_has_the_permissions_of_new_files(tmp_path):
+    with replacing(tmp_path / "x") as scratch:
+        (scratch / "deep").mkdir(parents=True)
+        (scratch / "deep" / "a").touch(mode=0o600)
+    (tmp_path / "new").touch()
+    assert (tmp_path / "x" / "deep" / "a").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 def test_only_the_scratch_folders_of_the_dead_are_removed(tmp_path):
     with replacing(tmp_path / "x") as scratch:
         dead = tmp_path / ".y-unfinished-0123"

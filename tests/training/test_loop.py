@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import refused
+from PIL import Image
 from processes import Process
 from small_runs import ALONE, TINY, losses, plan
 
@@ -102,6 +103,14 @@ def test_held_out_examples_are_spread_or_the_last():
     kept, chosen = split(100, 4, "last")
     assert chosen.tolist() == [96, 97, 98, 99] and kept.tolist() == list(range(96))
     assert [len(part) for part in split(5, 0, "spread")] == [5, 0]
+
+
+def test_the_sheet_of_a_run_with_classes_names_them(alone):
+    shown = np.asarray(Image.open(alone / "samples.png"))
+    assert shown.shape[:2] == (4 * (64 + 14 + 2) + 2, 10 * 66 + 2)  # a column for each digit
+    strips = [shown[66:80, 2 + i * 66 : 66 + i * 66] for i in range(10)]
+    assert all((strip < 128).any() for strip in strips)
+    assert not np.array_equal(strips[0], strips[1])
 
 
 def test_more_ranks_than_pictures_draw_them_all(alone):

@@ -17,7 +17,7 @@ from axial.cli.main import main
 from axial.models.blocks_config import BlocksConfig
 from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
-from axial.models.pixelcnn_config import GatedPixelCnnConfig
+from axial.models.pixelcnn_config import GatedPixelCnnConfig, PixelCnnPpConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.training.config import Recipe
 
@@ -27,6 +27,9 @@ CONFIGS = {
     "strided": StridedConfig(layers=2, dropout=0.1, **SMALL),
     "gated-pixelcnn": GatedPixelCnnConfig(
         layers=2, dropout=0.1, **{k: v for k, v in SMALL.items() if k != "heads"}
+    ),
+    "pixelcnn++": PixelCnnPpConfig(
+        axes=(4, 4), channels=2, classes=2, width=4, layers=1, components=2, dropout=0.1
     ),
     "local-1d": Local1dConfig(layers=1, block=5, dropout=0.1, **SMALL),
     "local-2d": Local2dConfig(layers=1, block=(2, 4), flange=(1, 2), dropout=0.1, **SMALL),
@@ -73,6 +76,39 @@ def test_two_ranks_find_what_one_finds(preset, tmp_path):
         out = tmp_path / f"{count}-{parallel}"
         run_to_end(count, "train", preset, "--out", out, *flags, "--parallel", parallel)
         assert losses(out) == pytest.approx(losses(tmp_path / "1-ddp"), abs=1e-6)
+
+
+def test_two_ranks_start_from_the_examples_that_one_starts_from(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(256, size=(40, 4, 4, 3)))
+    flags = [
+        "--data",
+        tmp_path / "x.npy",
+        "--values",
+        256,
+        "--width",
+        4,
+        "--layers",
+        1,
+        "--steps",
+        3,
+    ]
+    flags += ["--batch", 4, "--log-every", 1, "--sample-every", 0, "--no-flip"]
+    train = ["train", "pixelcnnpp-cifar10-98m", *flags]
+    main([str(word) for word in [*train, "--out", tmp_path / "1"]])
+    run_to_end(2, *train, "--out", tmp_path / "2", "--parallel", "fsdp")
+    assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), abs=1e-5)
+
+
+def test_new_weights_of_a_run_are_scaled_by_its_data_and_given_ones_are_not(pictures, tmp_path):
+    config = replace(CONFIGS["pixelcnn++"], classes=0, dropout=0.0)
+    still = {"learning_rate": 1e-30, "steps": 1}
+    axial.train(recipe(config, **still), data=pictures, out=tmp_path / "run")
+    found = axial.load(tmp_path / "run")
+    with torch.no_grad():
+        out = found.stem.u(found.scaled(pictures).movedim(-1, 1))
+    assert found.stem.u.b.abs().min() > 0 and (out.std((0, 2, 3)) - 1).abs().max() < 0.1
+    axial.train(recipe(config, **still), data=pictures, out=tmp_path / "on", init=tmp_path / "run")
+    assert torch.equal(axial.load(tmp_path / "on").stem.u.b, found.stem.u.b)
 
 
 def test_what_a_family_has_not_is_refused(pictures, tmp_path):

@@ -233,17 +233,28 @@ class Run:
 
     def log(self) -> list[dict[str, Any]]:
         """All complete lines of the log."""
+        return self.log_after(0, most=_MOST_STEPS)[0]
+
+    def log_after(self, start: int, *, most: int) -> tuple[list[dict[str, Any]], int]:
+        """The lines of the log from a byte on, up to so many, and the byte after the last.
+
+        A line that is still being written is left for the next time; a crash may have cut it.
+        """
         if not is_there(self.log_path):
-            return []
-        found = []
+            return [], 0
+        found: list[dict[str, Any]] = []
         with open_part(self.log_path) as file:
-            while line := file.readline(_LONGEST_LINE):
-                with suppress(ValueError, RecursionError):  # a crash may cut the last one
+            file.seek(start)
+            while len(found) < most and (line := file.readline(_LONGEST_LINE)):
+                if not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+                    break
+                start = file.tell()
+                with suppress(ValueError, RecursionError):
                     record = json.loads(line)
                     step = record.get("step") if isinstance(record, dict) else None
                     if type(step) is int and 0 <= step < _MOST_STEPS:
                         found.append(record)
-        return found
+        return found, start
 
     def rewind_log(self, step: int) -> None:
         """Forget the lines of steps that will be done again."""

@@ -1,6 +1,8 @@
 """Runs in words: how far one has come, all beneath a folder as a table, what two have apart."""
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -96,18 +98,23 @@ class RunSummary:
 def runs_beneath(folder: Path) -> list[RunSummary]:
     """Every run in a folder and those below it, but for damaged ones."""
     found: list[RunSummary] = []
+    for place in run_folders(folder):
+        with suppress(AxialError, OSError):
+            found.append(RunSummary.of(Run(place)))
+    return found
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """Every folder of a run in a folder and those below it, damaged ones too."""
     places = [(folder, 0)]
     while places:
         place, depth = places.pop()
-        try:
+        with suppress(AxialError, OSError):  # not ours to read
             if Run.exists(place):
-                found.append(RunSummary.of(Run(place)))
+                yield place
             elif depth < _DEEP:
                 inside = sorted(place.iterdir(), reverse=True)
                 places += [(path, depth + 1) for path in inside if _is_folder(path)]
-        except (AxialError, OSError):  # damaged, or not ours to read
-            continue
-    return found
 
 
 def _is_folder(path: Path) -> bool:
@@ -144,7 +151,7 @@ def differences(one: RunSummary, other: RunSummary) -> str:
         ("time", one.time, other.time),
         ("parameters", f"{one.parameters:,}", f"{other.parameters:,}"),
     ]
-    own, others = _settings(one.run), _settings(other.run)
+    own, others = settings(one.run), settings(other.run)
     same = [name for name in own if name in others and own[name] == others[name]]
     for name in dict.fromkeys([*own, *others]):
         if name not in same:
@@ -158,9 +165,12 @@ def differences(one: RunSummary, other: RunSummary) -> str:
     return "\n".join(lines)
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def settings(run: Run) -> dict[str, Any]:
+    """All that was chosen for a run, by name."""
     about, data = run.about, run.about["data"]
     plain = {"preset": about["preset"], "family": about.get("family", "axial")}
     plain |= {"init": (about["init"] or {}).get("folder")}
-    plain |= {f"data {name}": data.get(name) for name in ("title", "examples", "sha256", "labels")}
+    plain |= {f"data {name}": data.get(name) for name in ("title", "examples")}
+    for name in ("sha256", "labels"):  # hashes, of which the beginning is enough
+        plain[f"data {name}"] = str(data[name])[:12] if data.get(name) else None
     return plain | about["model"] | about["training"] | dict(about.get("versions", {}))

@@ -144,7 +144,7 @@ def _config(names: _Variables, *, heads: int, channels: int | None) -> ModelConf
         if channels is None:
             raise ConfigError(
                 f"a stacked-rows model of {height} rows: the channels cannot be read off its "
-                f"shapes; give channels (--channels on the command line)"
+                f"shapes; give --channels"
             )
         if height % channels:
             raise ConfigError(f"{height} stacked rows do not split into {channels} channels")

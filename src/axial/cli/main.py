@@ -28,6 +28,7 @@ from axial.cli.parsing import flags_of, parse, postponed
 from axial.cli.presets import presets
 from axial.cli.push import push
 from axial.cli.sample import sample
+from axial.cli.studio import studio
 from axial.cli.train import TrainFlags, train
 from axial.errors import AxialError, is_out_of_memory
 from axial.system.terminal import printable
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "presets": presets,
     "push": push,
     "sample": sample,
+    "studio": studio,
     "train": train,
 }
 

@@ -1,26 +1,30 @@
 """A model as a codec: examples in, a file out, and back; in bounded memory."""
 
 import copy
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
 
 from axial.checkpoints.model_folder import fingerprint
-from axial.codec.coding import Tiles, decode, default_lanes, encode
+from axial.codec.coding import Tiles, decode, default_lanes, encode, most_lanes
 from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_group
-from axial.codec.tiles import Plan, boxes, cut, extent, plan
-from axial.data.packed import Array
+from axial.codec.tiles import Plan, boxes, cut, extent, inside_of, plan
+from axial.data.packed import Array, dtype_for
 from axial.errors import StreamError
 from axial.models.protocol import Model
 from axial.sampling.decoder import Decoder
 from axial.sampling.draw import decoding_bytes, draws_at_once
+from axial.validation import as_integer
 
 _TILES = 1024
-"""How many tiles to code together at most: more of them are not faster, and take memory."""
+"""How many tiles to decode together at most: more of them are not faster, and take memory."""
+_ELEMENTS = 1 << 22
+"""How many elements to encode together at most, in whole groups: each takes some 60 bytes."""
 Progress = Callable[[int], None]
 """Called with how many tiles are done."""
 
@@ -51,13 +55,16 @@ class Codec:
     def __init__(self, model: Model, *, name: str = "", lanes: int | None = None) -> None:
         self.model, self.config, self.name = in_float64(model), model.config, name
         self.fingerprint = model_id(self.model)
-        self.lanes = lanes or default_lanes(self.config, decoding_bytes(self.model))
+        if lanes is None:
+            self.lanes = default_lanes(self.config, decoding_bytes(self.model))
+        else:
+            self.lanes = as_integer("lanes", lanes, at_least=1, below=most_lanes(self.config) + 1)
 
     def contents(self, *, classes: int = 0) -> Contents:
         """Those of a file that holds nothing yet."""
         config = self.config
         return Contents(
-            model=self.name,
+            model=self.name.encode(errors="replace").decode(),  # a folder may have any name
             fingerprint=self.fingerprint,
             axes=config.axes,
             channels=config.channels,
@@ -76,7 +83,8 @@ class Codec:
         """Write a file: entries are taken one by one, and tiles coded as soon as there are some."""
         file.write(MARK + bytes([VERSION]))
         tiles, done = self._tiles(contents, entries), 0
-        groups = max(1, _TILES // self.lanes)
+        elements = math.prod(self.config.axes) * self.config.channels
+        groups = max(1, _ELEMENTS // (elements * self.lanes))
         while part := list(islice(tiles, groups * self.lanes)):
             if not done:  # a few tiles are one small group
                 contents.lanes = min(contents.lanes, len(part))
@@ -146,7 +154,7 @@ class Codec:
 
     def _assembled(self, entry: Entry, tiles: Iterator[tuple[Array, int | None]]) -> Example:
         channels, label = self.config.channels, None
-        x = np.empty((*entry.grid, channels), np.int64)
+        x = np.empty((*entry.grid, channels), dtype_for(self.config.values))
         for box in boxes(entry.grid, self.config.axes):
             tile, label = next(tiles)
             x[box] = tile[tuple(map(slice, extent(box)))]
@@ -166,34 +174,34 @@ class Codec:
         most = max(1, min(batch or _TILES, batch or draws_at_once(self.model)) // lanes)
         last = sum(map(contents.tiles_of, contents.entries))
         decoder: tuple[int, Decoder] | None = None
-        done = 0
-        for numbers in _chunks(_groups(spans, lanes), most):
-            rows = [i for g in numbers for i in range(g * lanes, min((g + 1) * lanes, last))]
+        done, groups_read = 0, _groups(spans, lanes)
+        plans = self._plans(contents, (i for g in groups_read for i in _rows(g, lanes, last)))
+        wanted = chain.from_iterable(spans)
+        next_wanted = next(wanted, None)
+        for numbers in _chunks(groups_read, most):
+            rows = [i for g in numbers for i in _rows(g, lanes, last)]
             size = len(numbers) * lanes if len(numbers) > 1 else len(rows)
             if decoder is None or decoder[0] != size:
                 decoder = size, Decoder(self.model, size)
             groups = [read_group(file, contents, int(ends[g]), g) for g in numbers]
-            plans = list(self._plans(contents, rows))
-            found = decode(self.model, decoder[1], groups, plans, lanes, contents.classes)
+            own = list(islice(plans, len(rows)))
+            found = decode(self.model, decoder[1], groups, own, lanes, contents.classes)
             done += len(rows)
             progress(done)
-            kept = {row for span in spans for row in range(*_overlap(span, rows))}
             for i, row in enumerate(rows):
-                if row in kept:
+                if row == next_wanted:
                     yield found.x[i], None if found.label is None else int(found.label[i])
+                    next_wanted = next(wanted, None)
 
-    def _plans(self, contents: Contents, rows: list[int]) -> Iterator[Plan]:
-        """What of each tile is coded."""
-        wanted, first = iter(rows), 0
-        row = next(wanted, None)
-        for entry in contents.entries:
-            each = contents.tiles_of(entry) // entry.count
-            inside = None
-            while row is not None and row < first + each * entry.count:
-                inside = inside or [extent(box) for box in boxes(entry.grid, self.config.axes)]
-                yield plan(self.config, inside[(row - first) % each], one_plane=entry.one_plane)
-                row = next(wanted, None)
-            first += each * entry.count
+    def _plans(self, contents: Contents, rows: Iterator[int]) -> Iterator[Plan]:
+        """What of each tile is coded; rows count upwards."""
+        row = next(rows, None)
+        for entry, span in zip(contents.entries, contents.spans(), strict=True):
+            each = len(span) // entry.count
+            while row is not None and row < span.stop:
+                inside = inside_of((row - span.start) % each, entry.grid, self.config.axes)
+                yield plan(self.config, inside, one_plane=entry.one_plane)
+                row = next(rows, None)
 
 
 def _groups(spans: list[range], lanes: int) -> list[int]:
@@ -201,8 +209,9 @@ def _groups(spans: list[range], lanes: int) -> list[int]:
     return sorted({g for span in spans for g in range(span.start // lanes, -(-span.stop // lanes))})
 
 
-def _overlap(span: range, rows: list[int]) -> tuple[int, int]:
-    return max(span.start, rows[0]), min(span.stop, rows[-1] + 1)
+def _rows(group: int, lanes: int, last: int) -> range:
+    """The tiles of a group."""
+    return range(group * lanes, min((group + 1) * lanes, last))
 
 
 def _chunks(numbers: list[int], size: int) -> Iterator[list[int]]:

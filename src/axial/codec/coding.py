@@ -41,8 +41,12 @@ _LANE_BYTES = 1 << 30
 
 def default_lanes(config: FamilyConfig, cache_bytes: int) -> int:
     """How many tiles make a group: all of them are decoded side by side."""
-    wanted = -(-GROUP_ELEMENTS // (math.prod(config.axes) * config.channels))
-    return max(1, min(wanted, _LANE_BYTES // max(1, cache_bytes)))
+    return max(1, min(most_lanes(config), _LANE_BYTES // max(1, cache_bytes)))
+
+
+def most_lanes(config: FamilyConfig) -> int:
+    """How many tiles a group may have."""
+    return -(-GROUP_ELEMENTS // (math.prod(config.axes) * config.channels))
 
 
 @dataclass
@@ -208,7 +212,8 @@ def _write_stored(tiles: Tiles, lanes: int, values: int) -> list[bytes]:
         ]
         whole = np.concatenate(flat)
         step = tiles.x.shape[-1]
-        change = (whole - np.concatenate([np.zeros(step, np.int64), whole[:-step]])) % values
+        before = np.concatenate([np.zeros(step, np.int64), whole])[: len(whole)]
+        change = (whole - before) % values
         data = zlib.compress(change.astype(dtype_for(values).newbyteorder("<")).tobytes(), 9)
         found.append(varint(len(data)) + data)
     return found
@@ -271,6 +276,9 @@ class GroupReader:
             streams.append(cursor.rest())
         self.streams, self._groups = rans.Reader(streams), len(groups)
         self.label = self._read_labels(classes) if classes else None
+        other = self.source % config.channels != np.arange(elements) % config.channels
+        self.planes_follow = bool((other & (self.source >= 0)).any())
+        """Whether a plane is known from another one before it is walked."""
         self.follow()
 
     def _read_labels(self, classes: int) -> NDArray[np.int64]:
@@ -344,7 +352,7 @@ def decode(
     with decoding(model):
         for seen in decoder.lines(x, reader, label):
             # Planes that follow from this one are known from here on, and are not walked.
-            if config.channels_in_turn:
+            if config.channels_in_turn and reader.planes_follow:
                 reader.follow()
                 seen.copy_(torch.from_numpy(reader.x).view(seen.shape))
     decoder.check_finite()

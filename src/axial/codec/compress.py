@@ -81,5 +81,5 @@ def decompress(model: Model, data: bytes, *, batch: int | None = None) -> Int[Te
     if len(kinds) != 1:
         raise StreamError(f"holds pictures of {len(kinds)} sizes; use `axial decompress`")
     found = [example.x for _, example in Codec(model).read(file, contents, batch=batch)]
-    x = torch.from_numpy(np.stack(found))
+    x = torch.from_numpy(np.stack(found).astype(np.int64))
     return x[0] if len(contents.entries) == 1 and contents.entries[0].alone else x

@@ -18,7 +18,7 @@ from axial.codec.coding import GROUP_ELEMENTS
 from axial.codec.numbers import Cursor, text, varint
 from axial.codec.tiles import tile_count
 from axial.data.description import MOST_CLASSES
-from axial.errors import StreamError
+from axial.errors import InputError, StreamError
 from axial.shape import MOST_ELEMENTS, MOST_VALUES
 from axial.validation import MOST_AXES
 
@@ -27,12 +27,15 @@ VERSION = 1
 FINGERPRINT = 16
 """Bytes of the model's fingerprint."""
 _TAIL = 8
-_MOST_CONTENTS = 1 << 28
+_MOST_CONTENTS = 1 << 26
+"""Bytes of the contents, before they are deflated: enough for a million pictures."""
+_LEAST_GROUP = 9
+"""Bytes of a group: the number of its notes, and the first state of its stream."""
 _MOST_ELEMENTS = 1 << 40
 _ARRAY, _ONE_PLANE, _ALONE = 1, 2, 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """A picture, or an array of examples, as it was before it was cut into tiles."""
 
@@ -103,6 +106,11 @@ class Contents:
         for length, checksum in self.groups:
             parts += [varint(length), checksum.to_bytes(4, "little")]
         plain = b"".join(parts)
+        if len(plain) > _MOST_CONTENTS:
+            raise InputError(
+                f"{len(self.entries):,} entries and their names take {len(plain):,} bytes, and one "
+                f"file has room for {_MOST_CONTENTS:,}; write several files"
+            )
         deflated = zlib.compress(plain, 9)
         data = b"\x01" + deflated if len(deflated) < len(plain) else b"\x00" + plain
         tail = len(data).to_bytes(4, "little") + zlib.crc32(data).to_bytes(4, "little")
@@ -132,9 +140,10 @@ def read_contents(file: BinaryIO) -> Contents:
     data = file.read(length)
     if zlib.crc32(data) != checksum:
         raise _damaged("the checksum of its contents is wrong")
+    room = size - len(head) - _TAIL - length
     try:
-        found = _parse(Cursor(_inflated(data)))
-        _check(found, size - len(head) - _TAIL - length)
+        found = _parse(Cursor(_inflated(data)), room)
+        _check(found, room)
     except StreamError as error:
         raise _damaged(str(error)) from error
     return found
@@ -167,14 +176,15 @@ def _inflated(data: bytes) -> bytes:
     return found
 
 
-def _parse(cursor: Cursor) -> Contents:
+def _parse(cursor: Cursor, room: int) -> Contents:
+    """What stands there; refused as soon as it cannot be, for little may inflate to much."""
     model, fingerprint = cursor.text(), cursor.take(FINGERPRINT)
     rank = cursor.varint()
     if not 1 <= rank <= MOST_AXES:
         raise StreamError(f"a model of {rank} axes")
     axes = tuple(cursor.varint() for _ in range(rank))
     channels, values, classes, lanes = (cursor.varint() for _ in range(4))
-    entries = []
+    entries, seen = [], set[str]()
     for _ in range(cursor.count("entries")):
         kind, name = cursor.varint(), cursor.text()
         count, *grid = (cursor.varint() for _ in range(1 + rank))
@@ -189,11 +199,13 @@ def _parse(cursor: Cursor) -> Contents:
         )
         if kind > (_ARRAY | _ONE_PLANE | _ALONE) or (count != 1 and not entry.array):
             raise StreamError(f"an entry of kind {kind} with {count:,} examples")
+        _add_name(name, seen)
         entries.append(entry)
-    groups = [
-        (cursor.varint(), int.from_bytes(cursor.take(4), "little"))
-        for _ in range(cursor.count("groups"))
-    ]
+    _check_folders(seen)
+    count = cursor.count("groups")
+    if count * _LEAST_GROUP > room:
+        raise StreamError(f"{count:,} groups are promised in {room:,} bytes")
+    groups = [(cursor.varint(), int.from_bytes(cursor.take(4), "little")) for _ in range(count)]
     if cursor.left:
         raise StreamError(f"{cursor.left} bytes too many in its contents")
     return Contents(
@@ -220,28 +232,42 @@ def _check(contents: Contents, room: int) -> None:
     lanes = contents.lanes
     if lanes < 1 or (lanes > 1 and (lanes - 1) * elements > GROUP_ELEMENTS):
         raise StreamError(f"groups of {lanes:,} tiles of {elements:,} elements")
+    if not contents.entries:
+        raise StreamError("no entries")
     for entry in contents.entries:
-        if min(entry.grid) < 1 or math.prod(entry.grid) * entry.count > _MOST_ELEMENTS:
+        if (
+            min(entry.count, *entry.grid) < 1
+            or math.prod(entry.grid) * entry.count > _MOST_ELEMENTS
+        ):
             raise StreamError(f"{entry.count:,} examples of {' x '.join(map(str, entry.grid))}")
     tiles = sum(map(contents.tiles_of, contents.entries))
     if -(-tiles // lanes) != len(contents.groups):
         raise StreamError(f"{tiles:,} tiles in {len(contents.groups):,} groups of {lanes:,}")
     if sum(length for length, _ in contents.groups) != room:
         raise StreamError("its groups do not fill it")
-    check_names([entry.name for entry in contents.entries])
 
 
 def check_names(names: Sequence[str]) -> None:
     """Refuse names that would lead out of a folder, or that two entries share."""
     seen: set[str] = set()
     for name in names:
-        path = PurePosixPath(name)
-        odd = any(unicodedata.category(letter)[0] == "C" for letter in name) or "\\" in name
-        if odd or (name and (path.is_absolute() or ".." in path.parts or str(path) != name)):
-            raise StreamError(f"an entry is called {name!r}, which is no path inside a folder")
-        if name in seen:
-            raise StreamError(f"two entries are called {name!r}")
-        seen.add(name)
+        _add_name(name, seen)
+    _check_folders(seen)
+
+
+def _add_name(name: str, seen: set[str]) -> None:
+    path = PurePosixPath(name)
+    # Control characters and halves of others; which letters there are depends on the Python.
+    odd = any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name) or "\\" in name
+    outside = path.is_absolute() or not path.parts or ".." in path.parts or str(path) != name
+    if odd or (name and outside):
+        raise StreamError(f"an entry is called {name!r}, which is no path inside a folder")
+    if name in seen:
+        raise StreamError(f"two entries are called {name!r}")
+    seen.add(name)
+
+
+def _check_folders(names: set[str]) -> None:
     for name in names:
-        if any(str(parent) in seen for parent in PurePosixPath(name).parents if str(parent) != "."):
+        if any(str(parent) in names for parent in PurePosixPath(name).parents[:-1]):
             raise StreamError(f"an entry {name!r} lies in another that is no folder")

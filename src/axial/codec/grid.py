@@ -8,7 +8,7 @@ v values.
 """
 
 import functools
-from decimal import Decimal, localcontext
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from typing import NamedTuple
 
 import torch
@@ -79,8 +79,7 @@ def exp_table(device: torch.device) -> Int[Tensor, " n"]:
     Made in decimal arithmetic, whose exp is rounded correctly by its standard.
     """
     found = [1 << _WEIGHT_BITS]
-    with localcontext() as context:
-        context.prec = 40
+    with localcontext(Context(prec=40, rounding=ROUND_HALF_EVEN)):  # whatever the program's is
         while found[-1]:
             exact = (Decimal(-len(found)) / GRID).exp() * (1 << _WEIGHT_BITS)
             found.append(int(exact.to_integral_value()))

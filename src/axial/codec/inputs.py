@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -87,6 +88,8 @@ class _Inputs:
         self.decode = PictureDecoder(ReadOptions(convert=convert), only=True)
         self.convert = convert
         self.classes = shape.classes
+        self.labelled: dict[int, str] = {}
+        """Of an unconditional model: which input was the first with so many classes."""
 
     def open(self, source: Path | str) -> Iterator[Item]:
         """The entries of an input, their sizes not yet known."""
@@ -104,7 +107,9 @@ class _Inputs:
         return is_video(path, clips=False)
 
     def _picture(self, path: Path, name: str) -> Item:
-        if self.classes and self.label is None:
+        if not self.shape.classes:
+            self._label_all(path, 0)
+        elif self.label is None:
             raise InputError(
                 f"{path}: has no label, and the model is conditioned on one; give --label"
             )
@@ -152,11 +157,10 @@ class _Inputs:
                 print(printable(f"{source}: {note}"), file=sys.stderr)
         packed = self._fitting(packed)
         packed.check()
-        labels = self._labels(packed)
+        labels = self._labels(source, packed)
         about = {name: getattr(packed.description, name) for name in FACTS}
         about |= {"stacked": packed.shape.frames if packed.stack_frames else None}
         if packed.description.labels is not None and labels is not None:
-            about |= {"classes": packed.description.labels.classes}
             about |= {"names": packed.description.labels.names}
         entry = Entry(
             name=PurePosixPath(Path(source).name).with_suffix(".npy").name,
@@ -172,32 +176,33 @@ class _Inputs:
         """Arrays of other lengths along the same axes are cut; all else must be the model's."""
         found, wanted = packed.shape, self.shape
         alike = len(found.axes) == len(wanted.axes) and found.channels in (1, wanted.channels)
-        if alike and found.values <= wanted.values and found.axes != wanted.axes:
-            whole = DataShape(
-                axes=found.axes,
-                channels=found.channels,
-                values=wanted.values,
-                classes=wanted.classes,
-            )
-            return conform(packed, whole, self.names)
-        if alike and found.channels == 1 != wanted.channels:
-            return packed
+        if alike and (found.axes, found.channels) != (wanted.axes, wanted.channels):
+            wanted = replace(wanted, axes=found.axes, channels=found.channels, frames=None)
         return conform(packed, wanted, self.names)
 
-    def _labels(self, packed: Packed) -> Array | None:
+    def _labels(self, source: Path | str, packed: Packed) -> Array | None:
         if self.shape.classes:
             if self.label is not None:
                 return np.full(len(packed), self.label)
             return packed.labels
-        if packed.labels is not None:
-            own = packed.shape.classes
-            if self.classes not in (0, own):
-                raise InputError(
-                    f"{packed.path}: has {own} classes where another input has {self.classes}; "
-                    f"compress them one by one"
-                )
-            self.classes = own
+        self._label_all(source, packed.shape.classes if packed.labels is not None else 0)
         return packed.labels
+
+    def _label_all(self, source: Path | str, classes: int) -> None:
+        """Refuse an input that has other labels than those before it, or none where they have."""
+        self.labelled.setdefault(classes, str(source))
+        if len(self.labelled) == 1:
+            self.classes = classes
+        elif 0 in self.labelled:
+            other = self.labelled[max(self.labelled)]
+            raise InputError(
+                f"{self.labelled[0]}: has no label, and {other} has; compress them one by one"
+            )
+        else:
+            raise InputError(
+                f"{source}: has {classes} classes where another input has {self.classes}; "
+                f"compress them one by one"
+            )
 
 
 def _rows(packed: Packed, labels: Array | None) -> Iterator[Example]:

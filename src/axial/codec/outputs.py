@@ -12,12 +12,19 @@ from PIL import Image
 
 from axial.checkpoints.model_folder import load
 from axial.codec.codec import Codec, Example
-from axial.codec.container import MARK, Contents, Entry, read_contents, read_group
+from axial.codec.container import (
+    MARK,
+    Contents,
+    Entry,
+    check_names,
+    read_contents,
+    read_group,
+)
 from axial.codec.entries import FACTS, LOSSLESS, restored_name, summary
+from axial.data.description import Description
 from axial.data.packed import dtype_for
 from axial.data.packed_writer import PackedWriter
 from axial.errors import CheckpointError, DataError, StreamError
-from axial.shape import MOST_VALUES
 from axial.system.files import check_place, check_writable, errors_of, open_file, replacing
 from axial.system.progress import counting
 from axial.system.ranks import usable
@@ -40,8 +47,9 @@ def decompress_file(
     """
     with errors_reading(path), open_file(path) as file:
         contents = read_contents(file)
-        chosen = _chosen(contents, list(only))
+        chosen = _chosen(contents, set(only))
         entries = [contents.entries[i] for i in chosen]
+        _check_entries(contents, entries)
         to_file = _check_out(out, entries, overwrite=overwrite)
         codec = _codec(contents, model, device)
         codec.check(contents)
@@ -74,9 +82,12 @@ def _restore_all(
 
 
 def _restore_picture(example: Example, path: Path, suffix: str) -> None:
+    if example.x.max() > 255:
+        raise StreamError(f"{path.name} has values above 255, which no picture holds; use Python")
     x = example.x.astype(np.uint8)
     picture = Image.fromarray(x[..., 0] if x.shape[-1] == 1 else x)
-    picture.save(path, **LOSSLESS[suffix.lower()])
+    with path.open("xb") as file:  # where case does not count, two names may be one
+        picture.save(file, **LOSSLESS[suffix.lower()])
 
 
 @contextmanager
@@ -90,13 +101,28 @@ def errors_reading(path: Path) -> Iterator[None]:
         raise StreamError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _chosen(contents: Contents, only: list[str]) -> list[int]:
+def _chosen(contents: Contents, only: set[str]) -> list[int]:
     """The numbers of the entries that are wanted, in the order of the file."""
     names = [entry.name for entry in contents.entries]
-    for name in only:
-        if name not in names:
-            raise StreamError(f"has no entry {name!r}; `axial info` lists them")
+    for name in sorted(only.difference(names)):
+        raise StreamError(f"has no entry {name!r}; `axial info` lists them")
     return [i for i, name in enumerate(names) if not only or name in only]
+
+
+def _check_entries(contents: Contents, entries: list[Entry]) -> None:
+    """Refuse what has no place in a folder, or is no picture, before anything is decoded."""
+    pictures = len(contents.axes) == 2 and contents.channels in (1, 3)
+    for entry in entries:
+        name = restored_name(entry)
+        if entry.array and (not name.endswith(".npy") or name.endswith(".labels.npy")):
+            raise StreamError(f"has an array {entry.name!r}, which is no .npy name")
+        if not entry.array and not entry.name:
+            raise StreamError("has a picture that has no name")
+        if not entry.array and not pictures:
+            raise StreamError(f"has an entry {entry.name!r}, which is no picture; use Python")
+        if entry.array:
+            _facts(entry, contents)
+    check_names([restored_name(entry) for entry in entries])
 
 
 def _codec(contents: Contents, model: Path | str | None, device: str | None) -> Codec:
@@ -107,9 +133,8 @@ def _codec(contents: Contents, model: Path | str | None, device: str | None) -> 
     except CheckpointError as error:
         if model is not None:
             raise
-        raise StreamError(
-            f"was written with the model {contents.model!r}, which is not here; give --model"
-        ) from error
+        called = f"the model {contents.model!r}, which is not here" if contents.model else "a model"
+        raise StreamError(f"was written with {called}; give --model") from error
 
 
 def _check_out(out: Path, entries: list[Entry], *, overwrite: bool) -> bool:
@@ -140,37 +165,45 @@ def _restore_array(
     overwrite: bool = False,
 ) -> None:
     """A packed array with its labels and description, as `axial data` writes it."""
-    about: dict[str, Any] = {"source": "array", "version": None, "split": None, "skipped": 0}
-    about |= {"values": contents.values, "notes": (), "command": "axial decompress"}
-    about |= _about(entry)
-    frames, names = about.pop("stacked", None), about.pop("names", None)
-    classes = about.pop("classes", contents.classes)
+    about, frames = _facts(entry, contents)
+    names = about.labels.names if about.labels else None
+    facts = {name: getattr(about, name) for name in FACTS}
     labels = []
     with PackedWriter(path, overwrite=overwrite) as writer:
         for x, label in examples:
+            if x.max() >= about.values:
+                raise _other_words(entry)
             if frames:
                 x = np.moveaxis(x.reshape(*x.shape[:-1], frames, -1), -2, 0)
-            writer.append(x[None].astype(dtype_for(about["values"])))
+            writer.append(x[None].astype(dtype_for(about.values)))
             labels.append(label)
-        writer.finish(np.array(labels) if contents.classes else None, classes, names, **about)
+        known = np.array(labels) if contents.classes else None
+        writer.finish(known, contents.classes, names, **facts)
 
 
-def _about(entry: Entry) -> dict[str, Any]:
-    """What the description of an array said; refused if it is none that we write."""
-    if not entry.about:
-        return {}
+def _facts(entry: Entry, contents: Contents) -> tuple[Description, int | None]:
+    """What the description of an array said, and how many frames were stacked in its channels."""
+    said: dict[str, Any] = {"source": "array", "version": None, "split": None, "skipped": 0}
+    said |= {"values": contents.values, "notes": (), "command": "axial decompress"}
     try:
-        found = json.loads(entry.about)
-        found["notes"] = tuple(map(str, found["notes"]))
-        if not 2 <= found["values"] <= MOST_VALUES:
-            raise ValueError(found["values"])
-        return {
-            name: found[name] for name in (*FACTS, "stacked", "classes", "names") if name in found
-        }
+        said = said | (json.loads(entry.about) if entry.about else {})
+        frames, names = said.get("stacked"), said.get("names")
+        channels = 1 if entry.one_plane else contents.channels
+        if frames is not None and (type(frames) is not int or frames < 1 or channels % frames):
+            raise ValueError(frames)
+        labels = {"classes": contents.classes, "names": names, "sha256": ""}
+        shape = {"axes": entry.grid, "channels": channels, "count": entry.count}
+        shape |= {"dtype": "", "sha256": "", "labels": labels if contents.classes else None}
+        about = Description.of_facts({name: said[name] for name in FACTS} | shape)
+        if about.values > contents.values:
+            raise ValueError(about.values)
+        return about, frames
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StreamError(
-            f"describes its array {entry.name!r} in words that are not ours"
-        ) from error
+        raise _other_words(entry) from error
+
+
+def _other_words(entry: Entry) -> StreamError:
+    return StreamError(f"describes its array {entry.name!r} in words that are not ours")
 
 
 def describe_file(path: Path) -> str:

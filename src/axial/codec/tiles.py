@@ -60,6 +60,15 @@ def extent(box: tuple[slice, ...]) -> Extent:
     return tuple(part.stop - part.start for part in box)
 
 
+def inside_of(number: int, grid: Extent, axes: Extent) -> Extent:
+    """How much of a tile, by its number in raster order, lies within."""
+    found = []
+    for length, step in zip(reversed(grid), reversed(axes), strict=True):
+        number, place = divmod(number, -(-length // step))
+        found.append(min(step, length - place * step))
+    return tuple(reversed(found))
+
+
 @functools.lru_cache(maxsize=64)
 def plan(config: FamilyConfig, inside: Extent, *, one_plane: bool = False) -> Plan:
     """What is coded of a tile of which so much lies within, and what follows from what.

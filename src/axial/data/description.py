@@ -103,25 +103,30 @@ class Description:
                     f"{path}: format {version} is not one this version knows (up to {FORMAT}); "
                     f"upgrade axial-transformers"
                 )
-            if found["labels"] is not None:
-                found["labels"] = _checked(Labels, found["labels"])
-            about: Description = _checked(cls, found)
-            if not (about.axes and 2 <= about.values <= MOST_VALUES and about.count > 0):
-                raise ValueError(
-                    f"axes, values and count are {about.axes}, {about.values} and {about.count}"
-                )
-            labels = about.labels
-            if labels and labels.names is not None:
-                if len(labels.names) != labels.classes:
-                    raise ValueError(f"{labels.classes} classes have {len(labels.names)} names")
-                if len(set(labels.names)) != labels.classes:
-                    raise ValueError("two classes have one name")
-            return about
+            return cls.of_facts(found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise DataError(
                 f"{path}: is no description of a packed array ({reason}); `axial data` writes one"
             ) from error
+
+    @classmethod
+    def of_facts(cls, found: dict[str, Any]) -> "Description":
+        """The description of what JSON holds; a ValueError, KeyError or TypeError if it is none."""
+        if found["labels"] is not None:
+            found = found | {"labels": _checked(Labels, found["labels"])}
+        about: Description = _checked(cls, found)
+        if not (about.axes and 2 <= about.values <= MOST_VALUES and about.count > 0):
+            raise ValueError(
+                f"axes, values and count are {about.axes}, {about.values} and {about.count}"
+            )
+        labels = about.labels
+        if labels and labels.names is not None:
+            if len(labels.names) != labels.classes:
+                raise ValueError(f"{labels.classes} classes have {len(labels.names)} names")
+            if len(set(labels.names)) != labels.classes:
+                raise ValueError("two classes have one name")
+        return about
 
 
 def _checksum(found: dict[str, Any]) -> str:

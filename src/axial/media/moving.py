@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
@@ -22,11 +23,16 @@ def write_moving(path: Path, frames: Sequence[Array]) -> None:
     check_size(path, (height, width))
     with errors_of(path), replacing(path) as scratch:
         if path.suffix.lower() == ".gif":
-            first, *others = [Image.fromarray(frame) for frame in frames]
-            settings = {"save_all": True, "append_images": others, "loop": 0}
-            first.save(scratch, format="GIF", duration=_MILLISECONDS, **settings)
+            write_gif(scratch, frames)
         else:
             _write_mp4(scratch, frames)
+
+
+def write_gif(file: Path | BinaryIO, frames: Sequence[Array]) -> None:
+    """Write pictures (h, w, 3) one after another as a GIF that never ends."""
+    first, *others = [Image.fromarray(frame) for frame in frames]
+    settings = {"save_all": True, "append_images": others, "loop": 0}
+    first.save(file, format="GIF", duration=_MILLISECONDS, **settings)
 
 
 def check_size(path: Path, size: tuple[int, int]) -> None:

@@ -14,7 +14,8 @@ from axial.models.family_config import FamilyConfig
 from axial.models.gated_pixelcnn import GatedPixelCnn
 from axial.models.image_transformer import ImageTransformer1d, ImageTransformer2d
 from axial.models.local_config import Local1dConfig, Local2dConfig
-from axial.models.pixelcnn_config import GatedPixelCnnConfig
+from axial.models.pixelcnn_config import GatedPixelCnnConfig, PixelCnnPpConfig
+from axial.models.pixelcnnpp import PixelCnnPp
 from axial.models.protocol import Model
 from axial.models.sequence_config import FullConfig, StridedConfig
 from axial.models.sequence_transformer import FullTransformer, StridedTransformer
@@ -28,6 +29,7 @@ _KINDS: tuple[tuple[type[Model], type[FamilyConfig]], ...] = (
     (ImageTransformer2d, Local2dConfig),
     (GatedPixelCnn, GatedPixelCnnConfig),
     (BlockTransformer, BlocksConfig),
+    (PixelCnnPp, PixelCnnPpConfig),
 )
 FAMILIES: dict[str, type[Model]] = {model.family: model for model, _ in _KINDS}
 _CONFIGS: dict[str, type[FamilyConfig]] = {model.family: config for model, config in _KINDS}

@@ -45,6 +45,8 @@ class Model(nn.Module):
     config: FamilyConfig
     graphable: bool = True
     """Whether a step of training can be captured as a CUDA graph."""
+    first_examples: ClassVar[int] = 0
+    """How many examples of the data `start_from` asks for before training."""
 
     def __init__(self, config: FamilyConfig) -> None:
         super().__init__()
@@ -196,6 +198,9 @@ class Model(nn.Module):
     @abstractmethod
     def smooth_embeddings(self) -> None:
         """Let embeddings of values and positions start as waves, by which near ones look alike."""
+
+    def start_from(self, x: Examples, label: Label = None) -> None:
+        """Scale new weights by examples of the data; only some families start so."""
 
     @abstractmethod
     def blocks(self) -> Iterator[nn.Module]:

@@ -29,19 +29,21 @@ def draw(
     model: Model,
     count: int,
     *,
-    seed: int = 0,
+    seed: int | Shaped[Tensor, "..."] = 0,
     temperature: float = 1.0,
     method: str = "cached",
     given: Shaped[Tensor, "..."] | None = None,
     noise: Shaped[Tensor, "..."] | None = None,
     label: Shaped[Tensor, "..."] | None = None,
     context: Shaped[Tensor, "..."] | None = None,
-    first: int = 0,
+    first: int | Shaped[Tensor, "..."] = 0,
     batch: int | None = None,
     finished: Finished | None = None,
 ) -> Int[Tensor, "count *axes c"]:
     """Draw `count` examples; image i of a request is image `first + i` of its seed.
 
+    Several requests can be drawn as one: `seed` and `first` may be tensors (count,), which name
+    the seed and the index of each image.
     `given` (count or 1, *axes, c) holds the values to keep, and -1 where one is to be drawn. That
     is the exact conditional only if the kept elements are a prefix of `causal.order`, or the
     model's own given parts, which must be there. `label` and `context` may be one for all.
@@ -66,22 +68,25 @@ class Request:
         self,
         model: Model,
         count: int,
-        seed: int,
+        seed: int | Tensor,
         temperature: float,
         method: str,
         given: Tensor | None,
         noise: Tensor | None,
         label: Tensor | None,
         context: Tensor | None,
-        first: int,
+        first: int | Tensor,
         batch: int | None,
     ) -> None:
         self.model = model
         self.count = as_integer("count", count, at_least=1)
-        self.first = as_integer("first", first, at_least=0, below=(1 << 63) - self.count)
+        self.images = self._images(first)
         if batch is not None:
             batch = as_integer("batch", batch, at_least=1)
-        self.seed = as_integer("seed", seed, at_least=0, below=1 << 64)
+        if isinstance(seed, Tensor):
+            self.seed: int | Tensor = self._one_each("seed", seed)
+        else:
+            self.seed = as_integer("seed", seed, at_least=0, below=1 << 64)
         self.temperature = as_temperature(temperature)
         check_choice("method", method, ["cached", "semi-parallel", "naive"])
         self.method = method
@@ -92,6 +97,21 @@ class Request:
         self.noise = noise
         self._check_noise()
         self.batch = batch or min(self.count, draws_at_once(model))
+
+    def _images(self, first: int | Tensor) -> Tensor:
+        """The index of each image among those of its seed."""
+        if isinstance(first, Tensor):
+            return self._one_each("first", first)
+        first = as_integer("first", first, at_least=0, below=(1 << 63) - self.count)
+        return torch.arange(first, first + self.count)
+
+    def _one_each(self, name: str, values: Tensor) -> Tensor:
+        check_integers(name, values, at_least=0, below=1 << 63)
+        if values.shape != (self.count,):
+            raise InputError(
+                f"{name} has shape {tuple(values.shape)}: give one number, or ({self.count},)"
+            )
+        return values.long()
 
     def _check_noise(self) -> None:
         check_tensors(noise=self.noise)
@@ -127,8 +147,11 @@ class Request:
                 for t in (self.label, self.context, self.noise)
             )
             if noise is None:
-                images, config = self.first + rows, self.model.config
-                choose = GumbelMax(SeededNoise(self.seed, images, config, self.temperature))
+                seed, config = self.seed, self.model.config
+                if isinstance(seed, Tensor):
+                    seed = seed[rows.to(seed.device)].to(device)
+                images = self.images[rows.to(self.images.device)].to(device)
+                choose = GumbelMax(SeededNoise(seed, images, config, self.temperature))
             else:
                 choose = GumbelMax(given_noise(noise, self.temperature))
             for seen in decoder.lines(x[rows], choose, label, context):

@@ -35,7 +35,11 @@ class SeededNoise:
     """The seed's own noise, computed for some lines ahead: many small calls would cost more."""
 
     def __init__(
-        self, seed: int, images: Int[Tensor, " b"], config: FamilyConfig, temperature: float
+        self,
+        seed: int | Int64[Tensor, " b"],
+        images: Int[Tensor, " b"],
+        config: FamilyConfig,
+        temperature: float,
     ) -> None:
         self.seed, self.images, self.values = seed, images, config.values
         self.temperature = temperature
@@ -72,12 +76,24 @@ def given_noise(noise: Float[Tensor, "b *axes c v"], temperature: float) -> Nois
 
 
 def gumbel(
-    seed: int, image: Int64[Tensor, " b"], element: Int64[Tensor, " e"], values: int
+    seed: int | Int64[Tensor, " b"],
+    image: Int64[Tensor, " b"],
+    element: Int64[Tensor, " e"],
+    values: int,
 ) -> Float64[Tensor, "b e v"]:
     """Standard Gumbel noise for each value of each element of each image.
 
-    `argmax(logits + noise)` is then a draw from the softmax of the logits. The seed has 64 bits.
+    `argmax(logits + noise)` is then a draw from the softmax of the logits. The seed has 64 bits;
+    each image may have its own.
     """
+    if isinstance(seed, Tensor) and runs_triton(image.device):  # a kernel takes one seed
+        out = torch.empty(len(image), len(element), values, dtype=float64, device=image.device)
+        for one in set(seed.tolist()):
+            out[seed == one] = gumbel(one, image[seed == one], element, values)
+        return out
+    if isinstance(seed, Tensor):
+        low, high = (word.view(-1, 1, 1).to(int32) for word in (seed, seed >> 32))
+        return _as_gumbel(_uniform(low, high, image, element, values))
     key = _word(seed), _word(seed >> 32)
     if runs_triton(image.device):
         from axial.sampling import noise_triton as noise_kernels
@@ -85,11 +101,19 @@ def gumbel(
         uniform = noise_kernels.uniform(*key, image, element, values)
     else:
         uniform = _uniform(*key, image, element, values)
+    return _as_gumbel(uniform)
+
+
+def _as_gumbel(uniform: Float64[Tensor, "b e v"]) -> Float64[Tensor, "b e v"]:
     return uniform.log_().neg_().log_().neg_()
 
 
 def _uniform(
-    key0: int, key1: int, image: Int64[Tensor, " b"], element: Int64[Tensor, " e"], values: int
+    key0: int | Int32[Tensor, "b 1 1"],
+    key1: int | Int32[Tensor, "b 1 1"],
+    image: Int64[Tensor, " b"],
+    element: Int64[Tensor, " e"],
+    values: int,
 ) -> Float64[Tensor, "b e v"]:
     image = image.view(-1, 1, 1)
     key = threefry(key0, key1, image.to(int32), (image >> 32).to(int32))

@@ -16,14 +16,14 @@ def stream(
     model: Model,
     count: int,
     *,
-    seed: int = 0,
+    seed: int | Shaped[Tensor, "..."] = 0,
     temperature: float = 1.0,
     method: str = "cached",
     given: Shaped[Tensor, "..."] | None = None,
     noise: Shaped[Tensor, "..."] | None = None,
     label: Shaped[Tensor, "..."] | None = None,
     context: Shaped[Tensor, "..."] | None = None,
-    first: int = 0,
+    first: int | Shaped[Tensor, "..."] = 0,
     batch: int | None = None,
 ) -> Generator[Int[Tensor, "count *axes c"], None, None]:
     """Draw as `draw` does, and yield the pictures so far after each line; -1 is still missing.

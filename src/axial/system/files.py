@@ -58,7 +58,7 @@ def settle(scratch: Path) -> None:
     """
     mask = os.umask(0)
     os.umask(mask)
-    for part in (*(scratch.iterdir() if scratch.is_dir() else ()), scratch):
+    for part in (*(scratch.rglob("*") if scratch.is_dir() else ()), scratch):
         part.chmod((0o777 if part.is_dir() else 0o666) & ~mask)
         flush(part)
 

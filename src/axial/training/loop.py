@@ -180,6 +180,8 @@ class _Loop:
             model = new_model(self.model_config)
             if self.config.embeddings == "smooth":
                 model.smooth_embeddings()
+            if model.first_examples:
+                self._start_from_data(model)
             return model
         model = load(start["folder"])
         if fingerprint(model) != start["fingerprint"]:
@@ -188,6 +190,19 @@ class _Loop:
                 f"start a new run"
             )
         return model_from_weights(self.model_config, model.float().state_dict())
+
+    def _start_from_data(self, model: Model) -> None:
+        """Let new weights fit some examples: on every rank the same, however many there are."""
+        batches = TrainingBatches(
+            self.packed,
+            model.first_examples,
+            seed=self.config.seed,
+            flip=self.config.flip,
+            subset=self.kept,
+        )
+        batch, device = batches.at(0), self.ranks.device
+        label = batch.label if self.model_config.classes else None
+        model.to(device).start_from(batch.x.to(device), None if label is None else label.to(device))
 
     def _empty_model(self) -> Model:
         """One whose weights are about to be read."""

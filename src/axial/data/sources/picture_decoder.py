@@ -40,6 +40,8 @@ class Decoder:
     options: ReadOptions
     only: bool = False
     """Whether the source holds no other picture."""
+    most_pixels: int | None = None
+    """Pixels that are decoded at most; default: Pillow's own limit."""
 
     def __call__(self, record: Record) -> Array:
         data, others = _read(record), "" if self.only else ", or go on without it by --skip-bad"
@@ -48,6 +50,8 @@ class Decoder:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             try:
                 with Image.open(stream, formats=readable_formats()) as image:
+                    if self.most_pixels and image.width * image.height > self.most_pixels:
+                        raise Image.DecompressionBombError
                     if image.format == "PNG":
                         _check_png(stream)
                     return self._examples(image, record)
@@ -55,8 +59,9 @@ class Decoder:
                 raise
             except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
                 raise DataError(
-                    f"{record.where}: claims more than {Image.MAX_IMAGE_PIXELS:,} pixels, which no "
-                    f"model takes; shrink it or remove it"
+                    f"{record.where}: claims more than "
+                    f"{self.most_pixels or Image.MAX_IMAGE_PIXELS:,} pixels, which no model takes; "
+                    f"shrink it or remove it"
                 ) from error
             except Exception as error:  # a damaged picture can raise anything at all
                 if isinstance(error, UnidentifiedImageError) and not _begins_as_picture(data):
