@@ -1,19 +1,20 @@
 """Does the likelihood tell what does not belong: digits against what is none, as AUROC.
 
     axial train digits --out runs/digits
-    python experiments/anomaly.py runs/digits [--json FILE]
+    python experiments/anomaly.py runs/digits [--fashion FILE] [--json FILE]
 
 The model is conditioned on the digit, which a stranger does not have, so every picture is scored by
 the exact sum over the ten classes. AUROC is the probability that something strange has the higher
 score of the two, ties counting half: 1 separates perfectly, 0.5 not at all. A second score
 subtracts the bits that PNG needs, for what is merely simple is likely, too.
 
-Fashion-MNIST, the usual counterpart, cannot be had offline. Its place take patches of the two
-photographs that come with scikit-learn, shrunk to digits' size and 17 shades; digits turned by 180
-degrees, digits as negatives, and digits whose pixels are shuffled.
+Strangers are patches of the two photographs that come with scikit-learn, shrunk to digits' size and
+17 shades; digits turned by 180 degrees, digits as negatives, and digits whose pixels are shuffled.
+With its file of test images, t10k-images-idx3-ubyte.gz, also Fashion-MNIST, the usual counterpart.
 """
 
 import argparse
+import gzip
 import json
 import tempfile
 from pathlib import Path
@@ -47,6 +48,15 @@ def photographs(count: int) -> Array:
     return (chosen * (SHADES - 1) / 255).round().astype(np.int64)
 
 
+def fashion(path: Path, count: int) -> Array:
+    """Pictures of Fashion-MNIST, shrunk from 28 x 28 pixels to the shape and shades of digits."""
+    data = gzip.decompress(path.read_bytes())
+    found = np.frombuffer(data, np.uint8, offset=16).reshape(-1, 28, 28)[:count]
+    framed = np.pad(found, ((0, 0), (2, 2), (2, 2))).astype(float)
+    small = framed.reshape(-1, SIDE, SHRINK, SIDE, SHRINK).mean((2, 4))[..., None]
+    return (small * (SHADES - 1) / 255).round().astype(np.int64)
+
+
 def strangers(digits: Array) -> dict[str, Array]:
     """What is no digit, as many of each kind."""
     order = np.random.default_rng(0).permutation(SIDE * SIDE)
@@ -71,18 +81,21 @@ def auroc(usual: NDArray[np.float64], strange: NDArray[np.float64]) -> float:
     return float(above + (strange[:, None] == usual).mean() / 2)
 
 
-def measure(run: Path) -> dict[str, dict[str, float]]:
+def measure(run: Path, clothes: Path | None = None) -> dict[str, dict[str, float]]:
     """AUROC of each kind of stranger, by bits and by bits less those of PNG."""
     with tempfile.TemporaryDirectory() as folder:
         test = axial.pack("digits", Path(folder) / "test.npy", axial.ReadOptions(split="test"))
         digits = test.packed.rows(range(len(test.packed))).astype(np.int64)
+    kinds = strangers(digits)
+    if clothes is not None:
+        kinds["Fashion-MNIST"] = fashion(clothes, len(digits))
     score = {
         name: axial.evaluate(run, x, label="all").bits
-        for name, x in ({"digits": digits} | strangers(digits)).items()
+        for name, x in ({"digits": digits} | kinds).items()
     }
     usual, simple = score.pop("digits"), png_bits(digits)
     found = {"digits": {"bits_per_dim": float(usual.mean()) / SIDE**2}}
-    for name, x in strangers(digits).items():
+    for name, x in kinds.items():
         found[name] = {
             "bits_per_dim": float(score[name].mean()) / SIDE**2,
             "auroc": auroc(usual, score[name]),
@@ -95,9 +108,10 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="a run of the preset digits")
+    parser.add_argument("--fashion", type=Path, help="test images of Fashion-MNIST, gzipped IDX")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    found = measure(args.run)
+    found = measure(args.run, args.fashion)
     print(f"{'':<30}bits/dim  AUROC   less PNG")
     for name, row in found.items():
         shown = f"{row['auroc']:.4f}  {row['auroc_less_png']:.4f}" if "auroc" in row else ""

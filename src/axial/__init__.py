@@ -13,6 +13,7 @@ _HOMES = {
     "models.attention": ["AxialAttention"],
     "data.batches": ["EvaluationBatches", "TrainingBatches"],
     "checkpoints.model_folder": ["fingerprint", "load", "save"],
+    "checkpoints.push": ["push"],
     "codec.compress": ["compress", "decompress"],
     "sampling.complete": ["complete"],
     "models.config": ["ModelConfig"],
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run the code
     from axial.checkpoints.model_folder import fingerprint as fingerprint
     from axial.checkpoints.model_folder import load as load
     from axial.checkpoints.model_folder import save as save
+    from axial.checkpoints.push import push as push
     from axial.checkpoints.tensorflow import from_tensorflow as from_tensorflow
     from axial.checkpoints.tensorflow import load_tensorflow as load_tensorflow
     from axial.codec.compress import compress as compress

@@ -15,6 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from axial.checkpoints.hub import fetch
+from axial.checkpoints.hub_name import is_on_hub
 from axial.checkpoints.run_folder import Run, check_free
 from axial.checkpoints.shipped import shipped_folder, shipped_names
 from axial.checkpoints.tensors import (
@@ -108,13 +110,14 @@ def load(
     `folder` is what `save` or `axial import` wrote, or a training run: its best EMA weights
     so far, or, before any were scored, those of its last checkpoint. `weights="raw"` are a
     run's last weights before averaging. Where there is no such folder, a string may be the name
-    of a model that comes with the package: kept in bfloat16, and computed with in float32.
+    of a model that comes with the package: kept in bfloat16, and computed with in float32. A
+    string `hub:user/name`, or `hub:user/name@revision`, is a model on the Hugging Face Hub.
     """
     device = usable(device)
     check_choice("weights", weights, get_args(Weights))
     if (own := shipped_folder(folder)) is not None and weights == "ema":
         return load(own).float().to(device)
-    folder = Path(folder)
+    folder = _folder(folder)
     if Run.exists(folder) and (weights == "raw" or not is_model(folder)):
         return _load_from_run(Run(folder), weights, device)
     if weights == "raw":
@@ -130,12 +133,17 @@ def load(
 
 def config_of(folder: Path | str) -> FamilyConfig:
     """What model `load` would read there, from its configuration alone: quick, and unchecked."""
-    folder = shipped_folder(folder) or Path(folder)
+    folder = shipped_folder(folder) or _folder(folder)
     if is_model(folder):
         return _read_config(folder, None)[0]
     if Run.exists(folder):
         return _config(folder, Run(folder).about)
     raise _no_checkpoint(folder)
+
+
+def _folder(checkpoint: Path | str) -> Path:
+    """Where a checkpoint lies; one on the Hub is fetched."""
+    return fetch(str(checkpoint)) if is_on_hub(checkpoint) else Path(checkpoint)
 
 
 def _no_checkpoint(folder: Path) -> CheckpointError:

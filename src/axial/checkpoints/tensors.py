@@ -16,9 +16,9 @@ from axial.errors import CheckpointError
 from axial.system.files import open_file
 from axial.system.ranks import deferring
 
-_MOST_HEADER = 16 << 20
+MOST_HEADER = 16 << 20
 """Bytes of a header: enough for 200,000 tensors; a larger one takes minutes to read."""
-_MOST_TEXT = 16 << 20
+MOST_TEXT = 16 << 20
 """Bytes of a JSON file; what they mean takes up to a hundred times as much memory."""
 COPY = "copy it again"
 
@@ -30,7 +30,7 @@ def read_tensors(path: Path, *, undo: str = COPY) -> tuple[dict[str, Tensor], di
     if not is_utf8(path):
         raise CheckpointError(f"{path}: its name is not UTF-8, and so it cannot be read; rename it")
     try:
-        if size > _MOST_HEADER:
+        if size > MOST_HEADER:
             raise ValueError(f"a header of {size:,} bytes")
         with deferring(), safe_open(path, "pt") as weights:
             tensors = {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
@@ -53,10 +53,10 @@ def hash_tensors(tensors: Mapping[str, Tensor], text: str = "") -> str:
 def read_json(path: Path, *, undo: str = COPY) -> dict[str, Any]:
     """The JSON object in a file; `undo` is what to do if there is none."""
     with open_part(path, undo) as file:
-        data = file.read(_MOST_TEXT + 1)
+        data = file.read(MOST_TEXT + 1)
     try:
-        if len(data) > _MOST_TEXT:
-            raise ValueError(f"it is larger than {_MOST_TEXT:,} bytes")
+        if len(data) > MOST_TEXT:
+            raise ValueError(f"it is larger than {MOST_TEXT:,} bytes")
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); {undo}") from error

@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
+from axial.checkpoints.hub_name import is_on_hub
 from axial.checkpoints.shipped import shipped_folder, shipped_names
 from axial.cli.parsing import Count, File, quiet
 from axial.errors import ConfigError
@@ -68,7 +69,7 @@ def info(
         from axial.codec.outputs import describe_file
 
         print(printable(describe_file(Path(what))))
-    elif _is_run(what) or shipped_folder(what) is not None or _is_model(what):
+    elif _is_run(what) or shipped_folder(what) is not None or _is_model(what) or is_on_hub(what):
         print("\n\n".join([*_summary(what), *_loaded(what)]))
     elif _exists(what):
         if table := _table(Path(what)):

@@ -26,6 +26,7 @@ from axial.cli.import_tensorflow import import_
 from axial.cli.info import info
 from axial.cli.parsing import flags_of, parse, postponed
 from axial.cli.presets import presets
+from axial.cli.push import push
 from axial.cli.sample import sample
 from axial.cli.studio import studio
 from axial.cli.train import TrainFlags, train
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "import": import_,
     "info": info,
     "presets": presets,
+    "push": push,
     "sample": sample,
     "studio": studio,
     "train": train,

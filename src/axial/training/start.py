@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import axial
+from axial.checkpoints.hub_name import is_on_hub
 from axial.checkpoints.model_folder import fingerprint, load
 from axial.checkpoints.run_folder import Run, check_free, write_run
 from axial.checkpoints.shipped import shipped_folder
@@ -267,8 +268,9 @@ def _check_memory(model: FamilyConfig, training: TrainConfig, ranks: Ranks) -> N
 
 
 def _place(checkpoint: Path | str) -> str:
-    """Where a checkpoint is found again from anywhere: its whole path, or the name it ships by."""
-    return str(checkpoint if shipped_folder(checkpoint) else resolved(checkpoint))
+    """Where a checkpoint is found again from anywhere: its whole path, or its name."""
+    named = shipped_folder(checkpoint) or is_on_hub(checkpoint)
+    return str(checkpoint if named else resolved(checkpoint))
 
 
 def _lasting(path: Path) -> Path:
