@@ -45,12 +45,14 @@ RATES = (1e-3, 2e-3, 4e-3)
 HELD_OUT = 5000
 """Training images that rates are chosen on: the last ones."""
 VALIDATE_EVERY = 2000
-"""Steps."""
+"""Steps of the axial row; others have as many operations between two looks, or a step."""
 
 
 def recipe_of(row: str, shape: DataShape, *, rate: float, seed: int, **sizes: Any) -> Recipe:
     """The preset of a row; what differs from row to row is the model and the rate alone."""
     recipe = PRESETS[ROWS[row].equal](replace(shape, classes=0))
+    ours, theirs = (training_flops(each.model) for each in (PRESETS["cifar10"](shape), recipe))
+    every = max(1, round(VALIDATE_EVERY * ours / theirs))
     training = replace(
         PRESETS["cifar10"]().training,
         learning_rate=rate,
@@ -58,8 +60,8 @@ def recipe_of(row: str, shape: DataShape, *, rate: float, seed: int, **sizes: An
         validation=HELD_OUT,
         hold_out="last",
         sample_every=0,
-        validate_every=VALIDATE_EVERY,
-        save_every=VALIDATE_EVERY,
+        validate_every=every,
+        save_every=every,
     )
     return Recipe(model=Sizes(**sizes).applied(recipe.model), training=training)
 
@@ -101,6 +103,7 @@ def train_once(args: argparse.Namespace, folder: Path, rate: float, seed: int) -
         limit = {"steps": args.steps}
     inside = folder / "run"
     print(f"{args.row}, rate {rate:g}, seed {seed}", flush=True)
+    torch.compiler.reset()
     place: dict[str, Any] = {"data": packed.path, "out": inside, "device": args.device}
     try:
         if Run.exists(inside):
@@ -209,7 +212,7 @@ def show_hours(args: argparse.Namespace) -> None:
     for run in PUBLISHED:
         recipe = PRESETS[run.preset]()
         how = {"steps": run.steps, "batch": run.batch}
-        given = {name: value for name, value in how.items() if value is not None}
+        given: dict[str, Any] = {name: n for name, n in how.items() if n is not None}
         training = replace(recipe.training, **given)
         total = training_flops(recipe.model) * training.steps * training.batch
         flags = "".join(f" --{name} {value}" for name, value in given.items())

@@ -147,16 +147,20 @@ def layer_step(
 def layer_costs(name: str, setting: Setting, side: int, kernel: str) -> tuple[float, float]:
     """Seconds and bytes of a layer for one picture; not a number where it would not fit."""
     config = setting.config(name, side)
+    count = max(1, setting.positions // (3 * side**2))
     if kernel == "plain" and type(config) is FullConfig:
-        weights = 4 * config.heads * config.length**2
+        weights = 4 * count * config.heads * config.length**2
         if weights > MOST_BYTES:
             return math.nan, math.nan
-    count = max(1, setting.positions // (3 * side**2))
-    with plain_attention() if kernel == "plain" else nullcontext():
-        step, kinds = layer_step(config, setting, count)
-        each = seconds(step, setting.device, repeats=3) / (kinds * count)
-        step, kinds = layer_step(config, setting, 1)
-        return each, peak_bytes(step, setting.device) / kinds
+    try:
+        with plain_attention() if kernel == "plain" else nullcontext():
+            step, kinds = layer_step(config, setting, count)
+            each = seconds(step, setting.device, repeats=3) / (kinds * count)
+            step, kinds = layer_step(config, setting, 1)
+            return each, peak_bytes(step, setting.device) / kinds
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return math.nan, math.nan
 
 
 def growth(name: str, setting: Setting) -> dict[str, float]:
@@ -198,6 +202,7 @@ def step_seconds(config: FamilyConfig, setting: Setting, team: Ranks, *, core: b
     x = torch.randint(config.values, shape, generator=torch.Generator().manual_seed(0))
     each = np.arange(setting.batch)
     batch = Batch(x=x.to(torch.uint8), label=None, index=each, epoch=0 * each)
+    torch.compiler.reset()  # or what other families compiled counts against a limit
     trainer = Trainer(new_model(config), training, team)
 
     def step() -> None:
