@@ -211,7 +211,7 @@ def show_hours(args: argparse.Namespace) -> None:
     ]
     for run in PUBLISHED:
         recipe = PRESETS[run.preset]()
-        how = {"steps": run.steps, "batch": run.batch}
+        how: dict[str, Any] = {"steps": run.steps, "batch": run.batch}
         given: dict[str, Any] = {name: n for name, n in how.items() if n is not None}
         training = replace(recipe.training, **given)
         total = training_flops(recipe.model) * training.steps * training.batch
