@@ -1,5 +1,6 @@
 """The script of docs/anomaly.md: its AUROC, its strangers, and that it runs."""
 
+import gzip
 import json
 import sys
 
@@ -26,6 +27,16 @@ def test_strangers_are_as_large_as_digits_and_none_is_one(anomaly):
         assert x.shape == digits.shape and x.min() >= 0 and x.max() <= 16
         assert not np.array_equal(x, digits)
     assert np.unique(anomaly.photographs(20), axis=0).shape[0] > 15  # some show the sky
+
+
+def test_clothes_are_averaged_to_the_shape_and_shades_of_digits(anomaly, tmp_path):
+    pictures = np.zeros((3, 28, 28), np.uint8)
+    pictures[1] = 255
+    pictures[2, 2:6, 2:6] = 128  # the second block of each axis, after the frame of two
+    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(16) + pictures.tobytes()))
+    blank, full, one = anomaly.fashion(tmp_path / "x.gz", 3)[..., 0]
+    assert not blank.any() and (full[1:-1, 1:-1] == 16).all() and full[0, 0] == 4
+    assert one[1, 1] == 8 and one.sum() == 8
 
 
 def test_it_prints_a_table_and_writes_it(anomaly, alone, tmp_path, monkeypatch, capsys):
