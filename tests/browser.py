@@ -16,7 +16,7 @@ from processes import Process
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 QUIET += ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 """A browser that asks nobody for anything; as root it runs only without its sandbox."""
-PATIENCE = 20_000
+PATIENCE = 120_000
 """Milliseconds until a thing that does not happen is an error."""
 
 READ = """async (shown) => {

@@ -65,7 +65,7 @@ class Client:
     def state(self, job):
         return self.get(f"/api/jobs/{job}")["state"]
 
-    def wait(self, job, *states, seconds=10):
+    def wait(self, job, *states, seconds=120):
         """Come back when a job is in one of these states."""
         until = time.monotonic() + seconds
         while (state := self.state(job)) not in states:

@@ -87,9 +87,9 @@ def test_damaged_requests_are_answered_and_do_no_harm(guarded):
     for status, data, seconds in script.fuzzed(target(guarded), 300):
         found[status] += 1
         assert status < 500 or status == 503, (status, data)
-        assert seconds < 5, data
+        assert seconds < 60, data
     assert found[400] > 30 and found[200] > 10
     assert guarded.draw("colour", count=1)[0] == 200
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while guarded.get("/api/models/colour")["queue"] != {"running": 0, "waiting": 0}:
         assert time.monotonic() < until

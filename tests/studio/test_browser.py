@@ -20,6 +20,7 @@ import axial
 MODELS = {
     "colour": config((8, 8), channels=3, values=256),
     "slow": config((16, 16), channels=3, values=256, width=96, heads=4, mlp_ratio=4),
+    "slowest": config((32, 32), channels=3, values=256, width=96, heads=4, mlp_ratio=4),
     "clip": config((4, 6, 6), values=16, classes=3),
 }
 GROWTH = """() => {
@@ -123,19 +124,19 @@ def test_a_picture_is_enlarged_saved_and_handed_on(window, place):
 
 
 def test_cancel_stops_the_server_within_lines_and_whoever_waited_is_next(window, browser, site):
-    page = window.open("draw", "slow")
+    page = window.open("draw", "slowest")
     page.get_by_label("Pictures").fill("64")
     window.press("Draw")
     page.wait_for_selector("progress[value]")
     other = Window(browser, site)
-    other.open("draw", "slow").get_by_label("Temperature").fill("0.5")  # no part of that batch
+    other.open("draw", "slowest").get_by_label("Temperature").fill("0.5")  # no part of that batch
     other.press("Draw")
     other.page.wait_for_selector("text=Waiting: 1 job before this one")
     page.keyboard.press("Escape")
     page.wait_for_selector("text=cancelled")
     assert page.get_by_role("button", name="Draw", exact=True).is_visible()
-    until = time.monotonic() + 2
-    while queue(page, "slow")["waiting"]:
+    until = time.monotonic() + 60
+    while queue(page, "slowest")["waiting"]:
         assert time.monotonic() < until, "the server still draws"
     finished(other.page)
     other.close()
