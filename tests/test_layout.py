@@ -94,3 +94,9 @@ def test_presets_are_there_without_importing_them():
 def test_every_module_says_in_its_first_line_what_is_decided_there():
     for path in SOURCE.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """Pytest takes the second for the first."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py")]
+    assert len(names) == len(set(names))
