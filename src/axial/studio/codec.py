@@ -18,7 +18,7 @@ from axial.models.protocol import Model
 from axial.studio.errors import RequestError, bad_upload
 from axial.studio.jobs import Job
 from axial.studio.other_formats import sizes
-from axial.studio.worker import Pause
+from axial.studio.worker import Alone, Pause
 
 _codecs: WeakKeyDictionary[Model, Codec] = WeakKeyDictionary()
 """A copy in float64 of each model that coded something."""
@@ -35,7 +35,7 @@ def _codec(model: Model, name: str) -> Codec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompressTask:
+class CompressTask(Alone):
     """Some pictures, to become one file."""
 
     pictures: list[Array]
@@ -43,10 +43,6 @@ class CompressTask:
     names: list[str]
     label: int | None
     quick: bool = field(default=False, init=False)
-
-    def batch_key(self) -> object:
-        """It stands alone."""
-        return None
 
     def size(self) -> int:
         """Pictures."""
@@ -90,20 +86,12 @@ class CompressTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecompressTask:
+class DecompressTask(Alone):
     """A file, to become its pictures."""
 
     data: bytes
     most_elements: int
     quick: bool = field(default=False, init=False)
-
-    def batch_key(self) -> object:
-        """It stands alone."""
-        return None
-
-    def size(self) -> int:
-        """Unknown before it is read."""
-        return 1
 
     def run(self, model: Model, jobs: Sequence[Job], pause: Pause) -> None:
         """Read the file; anything but the exact pixels is refused."""

@@ -17,25 +17,17 @@ from axial.studio.errors import RequestError
 from axial.studio.jobs import Job
 from axial.studio.other_formats import sizes
 from axial.studio.wire import packed
-from axial.studio.worker import Pause
+from axial.studio.worker import Alone, Pause
 
 
 @dataclass(frozen=True, kw_only=True)
-class BitsTask:
+class BitsTask(Alone):
     """Where the bits of one example go."""
 
     x: Array
     """(*axes, c)"""
     label: int | None
     quick: bool = field(default=True, init=False)
-
-    def batch_key(self) -> object:
-        """It is short: alone."""
-        return None
-
-    def size(self) -> int:
-        """One."""
-        return 1
 
     def run(self, model: Model, jobs: Sequence[Job], pause: Pause) -> None:
         """Score the picture, and weigh it in other formats."""
@@ -68,7 +60,7 @@ class BitsTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelTask:
+class PixelTask(Alone):
     """What a model expects of one pixel, and what it looks at for that."""
 
     x: Array
@@ -76,14 +68,6 @@ class PixelTask:
     label: int | None
     place: tuple[int, ...]
     quick: bool = field(default=True, init=False)
-
-    def batch_key(self) -> object:
-        """It is short: alone."""
-        return None
-
-    def size(self) -> int:
-        """One."""
-        return 1
 
     def run(self, model: Model, jobs: Sequence[Job], pause: Pause) -> None:
         """Predict the pixel from all that comes before it."""

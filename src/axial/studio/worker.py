@@ -39,6 +39,18 @@ class Task(Protocol):
         """Do the work of some jobs with equal keys, this one's among them."""
 
 
+class Alone:
+    """A task that is done by itself, not in one batch with others."""
+
+    def batch_key(self) -> object:
+        """No other task has one like it."""
+        return None
+
+    def size(self) -> int:
+        """One picture, or as good as one."""
+        return 1
+
+
 class Worker(threading.Thread):
     """Loads a model, then works at the jobs that wait for it."""
 
