@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from blocks_reach import BLOCKS
 from conftest import VARIANTS, config
 
 from axial.codec.tiles import boxes, cut, extent, inside_of, plan, tile_count
@@ -38,9 +39,11 @@ def test_what_follows_is_equal_to_something_that_is_known_by_then(name, one_plan
     check_known_in_time(found, plan(found, inside, one_plane=one_plane), inside, one_plane)
 
 
-def test_it_is_so_in_an_order_that_is_no_raster():
-    for inside in [(4, 4), (3, 3), (1, 2)]:
-        check_known_in_time(LOCAL, plan(LOCAL, inside), inside, False)
+def test_it_is_so_in_orders_that_are_no_raster():
+    """In slices, the nearest pixel inside may be predicted after what lies outside."""
+    for found in (LOCAL, *BLOCKS):
+        for inside in {found.axes, tuple(n - 1 or 1 for n in found.axes), (1,) * len(found.axes)}:
+            check_known_in_time(found, plan(found, inside), inside, False)
 
 
 def check_known_in_time(config, how, inside, one_plane):
