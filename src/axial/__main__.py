@@ -4,10 +4,12 @@ import os
 import signal
 
 from axial.cli.main import main
+from axial.system.openmp import wait_asleep
 
 
 def run() -> None:
     """Run the command line, as a process of its own."""
+    wait_asleep()
     try:
         main()
     finally:  # from here on a handler would only disturb the end of the interpreter

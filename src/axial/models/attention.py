@@ -1,4 +1,4 @@
-"""Attention along one axis of an N-dimensional grid, and how dense layers start out.
+"""Attention along one axis of an N-dimensional grid.
 
 b batch, *axes the data axes (slowest first), d model width, n heads, e width of one head,
 l length of the attended axis, m length of the memory along it, r batch and slower axes folded,
@@ -16,21 +16,13 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from axial.errors import ConfigError, InputError
+from axial.models.dense import dense, init_dense, is_plain_linear
 from axial.models.family_config import check_heads
 from axial.models.line_attention import attend_lines, dense_dtype, is_supported
 from axial.validation import MOST_AXES, as_float, as_integer
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
 MOST_LINES = 65_535
-
-# Standard deviation of a standard normal cut off at two standard deviations.
-_TRUNCATED_STD = 0.87962566103423978
-
-
-def init_dense(weight: Tensor, *, fan_in: int, scale: float = 1.0) -> None:
-    """Fill with a truncated normal whose variance after truncation is `scale / fan_in`."""
-    std = math.sqrt(scale / fan_in) / _TRUNCATED_STD
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 class KVCache:
@@ -110,7 +102,7 @@ class AxialAttention(nn.Module):
             seen = attend_lines(qkv, bias, self.causal)
         else:
             seen = self.attend(*self._project(x, memory), causal=self.causal)
-        return self.to_out(seen.reshape(x.shape))
+        return dense(self.to_out, seen.reshape(x.shape))
 
     def advance(
         self, x: Float[Tensor, "b *axes d"], cache: KVCache, start: int
@@ -123,7 +115,7 @@ class AxialAttention(nn.Module):
         q, k, v = self._project(x, None)
         assert start == 0 or q.shape[1] == 1
         k, v = cache.add(k, v, start)
-        return self.to_out(self.attend(q, k, v, causal=start == 0).reshape(x.shape))
+        return dense(self.to_out, self.attend(q, k, v, causal=start == 0).reshape(x.shape))
 
     def cache(self, batch: int, axes: Sequence[int]) -> KVCache:
         """Room for `advance` on a grid of these axes; slower ones are fixed, so they take none."""
@@ -174,7 +166,7 @@ class AxialAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values as views (r, l or m, f, n, e)."""
         if memory is None:
-            return self.parts(self.to_qkv(x))
+            return self.parts(dense(self.to_qkv, x))
 
         weight = rearrange(self.to_qkv.weight, "(n s e) d -> s n e d", s=3, n=self.heads)
         bias = rearrange(self.to_qkv.bias, "(n s e) -> s n e", s=3, n=self.heads)
@@ -206,8 +198,7 @@ class AxialAttention(nn.Module):
     def _is_short(self, x: Tensor) -> bool:
         """Whether line_attention.py serves lines and heads of this size, past a plain `to_qkv`."""
         layer, head_width = self.to_qkv, self.to_out.in_features // self.heads
-        back = layer._backward_hooks or layer._backward_pre_hooks
-        plain = is_plain(layer, nn.Linear) and layer.bias is not None and not back
+        plain = is_plain_linear(layer) and layer.bias is not None
         return plain and is_supported(x, x.shape[self._dim(x)], head_width)
 
     def _dim(self, x: Tensor) -> int:
@@ -249,12 +240,6 @@ def check_tensors(**values: object) -> None:
     for name, value in values.items():
         if value is not None and not isinstance(value, Tensor):
             raise InputError(f"{name} is a {type(value).__name__}: give a torch.Tensor")
-
-
-def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a layer computes what its kind does and no more: nobody exchanged or hooked it."""
-    changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
-    return type(layer) is kind and not changed
 
 
 def _attend(

@@ -14,8 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from axial.models.attention import AxialAttention, KVCache, init_dense
+from axial.models.attention import AxialAttention, KVCache
 from axial.models.config import ModelConfig
+from axial.models.dense import dense, init_dense
 from axial.models.line_attention import dense_dtype
 
 NORM_EPS = 1e-5
@@ -26,7 +27,9 @@ STEEPNESS = 1.702
 class Block(nn.Module):
     """A pre-norm transformer block: attention along one axis, then a feed-forward layer."""
 
-    def __init__(self, config: ModelConfig, axis: int, *, causal: bool) -> None:
+    def __init__(
+        self, config: ModelConfig, axis: int, *, causal: bool, branch_rate: float = 0.0
+    ) -> None:
         super().__init__()
         width, hidden = config.width, config.mlp_ratio * config.width
         self.attention_norm = nn.LayerNorm(width, eps=NORM_EPS)
@@ -35,6 +38,7 @@ class Block(nn.Module):
         self.mlp_in = nn.Linear(width, hidden)
         self.mlp_out = nn.Linear(hidden, width)
         self.dropout = nn.Dropout(config.dropout)
+        self.branch_rate = branch_rate
 
     def reset_parameters(self, *, final_scale: float) -> None:
         """Draw new weights; `final_scale` is that of each branch's last dense layer."""
@@ -48,10 +52,20 @@ class Block(nn.Module):
         """Transform all of `x`, or with a cache the steps of an axis from `start` on."""
         normed = self.attention_norm(x)
         if cache is None:
-            x = x + self.dropout(self.attention(normed))
+            x = x + self._dropped(self.attention(normed))
         else:
-            x = x + self.dropout(self.attention.advance(normed, cache, start))
-        return x + self.dropout(self.mlp_out(nonlinearity(self.mlp_in(self.mlp_norm(x)))))
+            x = x + self._dropped(self.attention.advance(normed, cache, start))
+        hidden = nonlinearity(dense(self.mlp_in, self.mlp_norm(x)))
+        return x + self._dropped(dense(self.mlp_out, hidden))
+
+    def _dropped(self, branch: Float[Tensor, "b *axes d"]) -> Float[Tensor, "b *axes d"]:
+        """Dropout, and in training stochastic depth: all of the branch, for some examples."""
+        branch = self.dropout(branch)
+        if not (self.training and self.branch_rate):
+            return branch
+        exact = torch.promote_types(branch.dtype, torch.float32)  # 1 / (1 - rate) is, nearly
+        each = branch.new_ones(branch.shape[0], *(1,) * (branch.ndim - 1), dtype=exact)
+        return (branch * F.dropout(each, self.branch_rate)).to(branch.dtype)
 
 
 def nonlinearity(x: Tensor) -> Tensor:
@@ -60,12 +74,22 @@ def nonlinearity(x: Tensor) -> Tensor:
 
 
 class Blocks(nn.ModuleList):
-    """Blocks one after another, each along its own axis; masked along `causal_axis` alone."""
+    """Blocks one after another, each along its own axis; masked along `causal_axis` alone.
+
+    `branch_rates` is how often the branches of each are dropped in training; default: never.
+    """
 
     def __init__(
-        self, config: ModelConfig, axes: Sequence[int], causal_axis: int | None = None
+        self,
+        config: ModelConfig,
+        axes: Sequence[int],
+        causal_axis: int | None = None,
+        branch_rates: Sequence[float] | None = None,
     ) -> None:
-        super().__init__(Block(config, axis, causal=axis == causal_axis) for axis in axes)
+        super().__init__(
+            Block(config, axis, causal=axis == causal_axis, branch_rate=rate)
+            for axis, rate in zip(axes, branch_rates or (0.0,) * len(axes), strict=True)
+        )
 
     def forward(
         self, x: Float[Tensor, "b *axes d"], *, checkpointing: bool = False

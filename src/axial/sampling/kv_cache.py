@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from axial.errors import InputError
-from axial.models.attention import is_plain
 from axial.models.config import ModelConfig
+from axial.models.dense import is_plain
 from axial.models.families import model_of_shapes
 from axial.models.layers import LSTM, Blocks
 from axial.models.protocol import LevelModel, Model, SteppedModel, plain_name
@@ -41,7 +41,8 @@ class DecoderState:
         if kernels is not None:
             self.outer_steps = [TritonOuterStep(*level, kernels) for level in levels]
         elif model.embedding.weight.device.type == "cpu":
-            self.outer_steps = [OuterStep(*level) for level in levels]
+            rows = [batch * math.prod(axes[1 + place :]) for place in range(len(axes) - 1)]
+            self.outer_steps = [OuterStep(*of, n) for of, n in zip(levels, rows, strict=True)]
         self.inner: InnerLevel | TritonInnerLevel
         if kernels is None or isinstance(model.inner_decoder, LSTM):
             self.inner = InnerLevel(model, batch)
