@@ -3,14 +3,19 @@
     python benchmarks/codec.py size DATA.npy [--count 500] [--model cifar10] [--device cuda]
     python benchmarks/codec.py photos FOLDER [--count 24] [--model cifar10] [--device cuda]
     python benchmarks/codec.py speed [--tiles 16] [--batch 64 256 1024] [--device cuda]
+    python benchmarks/codec.py edges PHOTOS.npy [--count 24] [--model cifar10] [--device cuda]
 
 `size` compresses examples of a packed array and compares the file with the bits of `axial.bits`;
 `photos` compresses pictures of any size. Both restore what they wrote, and stop where it differs.
 `speed` times encoding against scoring and decoding against drawing, all in float64 and in one run.
+`edges` scores random places of packed pictures, in float32, and tells what elements near the upper
+and left edges of a tile need more than others, because what lies beyond is not seen.
 """
 
 import argparse
 import io
+import itertools
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +27,9 @@ from PIL import Image
 import axial
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
+from axial.data.batches import TrainingBatches
 from axial.data.classical import codec_bytes
+from axial.data.crops import Crops
 from axial.data.packed import Array
 
 
@@ -133,10 +140,65 @@ def one_round(codec: Codec, tiles: int) -> tuple[float, float, float, float]:
     return scoring, encoding, drawing, decoding
 
 
+def edges(args: argparse.Namespace, codec: Codec) -> None:
+    """Bits by the distance from the edges of a tile, and what they cost tiles of several sizes.
+
+    The same pixels are scored four times: far from the upper and the left edge of a tile (half a
+    tile, at least), at the upper one, at the left one, and in the corner. So what they hold does
+    not matter.
+    """
+    device, (height, width) = torch.device(args.device), codec.config.axes
+    near = (height // 2, width // 2)
+    steps = (height - near[0], width - near[1])
+    model, packed = axial.load(args.model, device=device), axial.open_packed(args.data)
+    crops = Crops(packed, (height + steps[0], width + steps[1]))
+    count = min(args.count or 24, len(crops))
+    bits = np.empty((count, 2, 2, *near))
+    for place, x in zip(bits, TrainingBatches(crops, count, seed=args.seed).at(0).x, strict=True):
+        places = list(itertools.product((0, 1), (0, 1)))
+        corners = [(i * steps[0], j * steps[1]) for i, j in places]
+        tiles = torch.stack([x[t : t + height, s : s + width] for t, s in corners])
+        found = axial.element_bits(model, tiles.long().to(device)).mean(-1).cpu().numpy()
+        for (i, j), tile, (top, left) in zip(places, found, corners, strict=True):
+            place[i, j] = tile[steps[0] - top :, steps[1] - left :][: near[0], : near[1]]
+    about = f"{count} places, {4 * count} tiles of {height} x {width}, {args.model}"
+    print(f"{packed.description.title}: {about}")
+    core, left, top, corner = bits.reshape(count, 4, *near).mean((0, 2, 3))
+    print(f"  far from both edges {core:.4f} bits/dim, near the upper {top:.4f}, ", end="")
+    print(f"near the left {left:.4f}, in the corner {corner:.4f}")
+    rows = (bits[:, 1, 0] - bits[:, 0, 0]).mean((0, 2))
+    columns = (bits[:, 0, 1] - bits[:, 0, 0]).mean((0, 1))
+    for name, lines in (("row", rows), ("column", columns)):
+        first = ", ".join(f"{line:+.4f}" for line in lines[:4])
+        rest = f"the other {len(lines) - 4} {lines[4:].mean():+.4f}"
+        print(f"  {name}s from the edge: {first}, {rest}")
+    for side in (32, 64, 128):
+        each = edge_cost(bits, side)
+        error = each.std(ddof=1) / math.sqrt(count)
+        print(
+            f"  tiles of {side} x {side}: {each.mean():.4f} +- {error:.4f} bits/dim for their edges"
+        )
+
+
+def edge_cost(bits: Array, side: int) -> Array:
+    """What square tiles of a side need more, per element, for not seeing beyond their edges.
+
+    `bits` (n, 2, 2, r, c) are those of the same pixels far from both edges, [:, 0, 0], near the
+    upper, [:, 1, 0], near the left, [:, 0, 1], and near both. A tile has one corner, and the larger
+    it is the more of its two edges.
+    """
+    more = bits - bits[:, :1, :1]
+    tall, wide = bits.shape[3:]
+    corner = more[:, 1, 1].sum((1, 2))
+    upper = more[:, 1, 0].mean(2).sum(1) * (side - wide)
+    left = more[:, 0, 1].mean(1).sum(1) * (side - tall)
+    return np.asarray((corner + upper + left) / side**2)
+
+
 def main() -> None:
-    """Run one of the three."""
+    """Run one of the four."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["size", "photos", "speed"])
+    parser.add_argument("what", choices=["size", "photos", "speed", "edges"])
     parser.add_argument("data", nargs="?")
     parser.add_argument("--model", default="cifar10")
     parser.add_argument("--device", default="cpu")
@@ -145,13 +207,14 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=16)
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0, help="of the crops")
     parser.add_argument("--verify", type=int, help="how many pictures to restore; default: all")
     args = parser.parse_args()
     device = torch.device(args.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     codec = Codec(axial.load(args.model, device=device), name=args.model, lanes=args.lanes)
-    {"size": size, "photos": photos, "speed": speed}[args.what](args, codec)
+    {"size": size, "photos": photos, "speed": speed, "edges": edges}[args.what](args, codec)
 
 
 if __name__ == "__main__":

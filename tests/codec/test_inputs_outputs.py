@@ -276,15 +276,17 @@ def test_labels_are_there_for_all_inputs_or_for_none(models, folder, pictures):
         assert "a.png: has no label" in line and "one by one" in line
 
 
-def test_a_grey_array_without_labels_is_refused_by_a_model_of_colours_and_classes(models, tmp_path):
+def test_a_grey_array_without_labels_needs_one_for_a_model_of_colours_and_classes(models, tmp_path):
     np.save(tmp_path / "raw.npy", np.zeros((3, 4, 4, 1), np.uint8))
     pack(tmp_path / "raw.npy", tmp_path / "grey.npy", workers=1)
     grey = tmp_path / "grey.npy"
     line = refused("compress", models / "labels", grey, "--out", tmp_path / "x.axl")
-    assert "has no labels" in line
+    assert "grey.npy: has no labels, and the model is conditioned on them; give --label" in line
+    run("compress", models / "labels", grey, "--label", 3, "--out", tmp_path / "3.axl")
     run("compress", models / "colour", grey, "--out", tmp_path / "x.axl")
-    run("decompress", tmp_path / "x.axl", "--out", tmp_path / "back.npy")
-    assert np.array_equal(open_packed(tmp_path / "back.npy").array, open_packed(grey).array)
+    for name in "3x":
+        run("decompress", tmp_path / f"{name}.axl", "--out", tmp_path / f"{name}.npy")
+        assert np.array_equal(open_packed(tmp_path / f"{name}.npy").array, open_packed(grey).array)
 
 
 def test_what_python_writes_the_command_reads(models, tmp_path):

@@ -2,17 +2,20 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import VARIANTS, config, random_input, recite, tiny_model
+from torch import backends
 
 from axial import draw
 from axial.models.attention import KVCache
 from axial.models.causal import order
+from axial.sampling import folded
 from axial.sampling import levels as lines
 from axial.sampling.decoder import Decoder
-from axial.sampling.folded import fold
+from axial.sampling.folded import Folded, fold
 from axial.sampling.kv_cache import DecoderState
 from axial.sampling.levels import InnerLevel, sensible_threads
 from axial.sampling.levels_triton import TritonInnerLevel, TritonOuterStep
@@ -27,10 +30,48 @@ def test_a_folded_layer_is_the_norm_and_the_layer():
     torch.nn.init.normal_(norm.weight)
     torch.nn.init.normal_(norm.bias)
     x, scale = torch.randn(3, 6, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
-    folded = fold(linear, norm, scale)
-    torch.testing.assert_close(folded.sums, folded.weight.sum(0))
-    found = F.layer_norm(x, (6,)) @ folded.weight + folded.bias
+    layer = fold(linear, norm, scale)
+    torch.testing.assert_close(layer.sums, layer.weight.sum(0))
+    found = F.layer_norm(x, (6,)) @ layer.weight + layer.bias
     torch.testing.assert_close(found, scale * linear(norm(x)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(not backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_a_packed_layer_does_what_it_did_before(monkeypatch):
+    monkeypatch.setattr(folded, "prefers_onednn", lambda: True)
+    draw = np.random.default_rng(0).standard_normal
+    weight, bias, x, y = (
+        torch.from_numpy(draw(n)).float() for n in ((24, 40), 40, (8, 24), (8, 40))
+    )
+    plain = Folded(weight, bias, weight.sum(0))
+    packed = plain.packed(8)
+    assert packed.weight.is_mkldnn and torch.equal(packed.matrix, plain.weight)
+    out = torch.empty(8, 40)
+    packed.apply(x, out=out)
+    for found, expected in [
+        (packed.apply(x), plain.apply(x)),
+        (out, plain.apply(x)),
+        (packed.silu(x), plain.silu(x)),
+        (packed.add_to(y.clone(), x), plain.add_to(y.clone(), x)),
+    ]:
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert not plain.packed(1).weight.is_mkldnn  # a row or two are faster as they are
+    exact = Folded(weight.double(), bias.double(), weight.sum(0))
+    assert exact.packed(8) is exact
+
+
+@pytest.mark.skipif(not backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("name", ["1d", "2d-deep", "3d-channels"])
+def test_packed_weights_draw_and_complete_what_plain_ones_do(name, monkeypatch):
+    model = tiny_model(VARIANTS[name]).float()
+    given = torch.full((6, *VARIANTS[name].axes, VARIANTS[name].channels), -1)
+    given[:, 0] = 1
+    given.view(6, -1)[:, -1] = 0
+    found = []
+    for preferred in (True, False):
+        monkeypatch.setattr(folded, "prefers_onednn", lambda preferred=preferred: preferred)
+        found.append([draw(model, 6, seed=1), draw(model, 6, seed=1, given=given)])
+    assert all(map(torch.equal, *found))
 
 
 def test_small_steps_take_one_thread_and_all_come_back():

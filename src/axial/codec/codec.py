@@ -11,13 +11,15 @@ import numpy as np
 import torch
 
 from axial.checkpoints.model_folder import fingerprint
-from axial.codec.coding import Tiles, decode, default_lanes, encode, most_lanes
+from axial.codec.coding import Tiles, default_lanes, encode, most_lanes
 from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_group
+from axial.codec.device_reader import DeviceReader, suits
+from axial.codec.group_reader import GroupReader
 from axial.codec.tiles import Plan, boxes, cut, extent, inside_of, plan
 from axial.data.packed import Array, dtype_for
 from axial.errors import StreamError
 from axial.models.protocol import Model
-from axial.sampling.decoder import Decoder
+from axial.sampling.decoder import Decoder, decoding
 from axial.sampling.draw import decoding_bytes, draws_at_once
 from axial.validation import as_integer
 
@@ -185,7 +187,7 @@ class Codec:
                 decoder = size, Decoder(self.model, size)
             groups = [read_group(file, contents, int(ends[g]), g) for g in numbers]
             own = list(islice(plans, len(rows)))
-            found = decode(self.model, decoder[1], groups, own, lanes, contents.classes)
+            found = _decode(self.model, decoder[1], groups, own, lanes, contents.classes)
             done += len(rows)
             progress(done)
             for i, row in enumerate(rows):
@@ -202,6 +204,41 @@ class Codec:
                 inside = inside_of((row - span.start) % each, entry.grid, self.config.axes)
                 yield plan(self.config, inside, one_plane=entry.one_plane)
                 row = next(rows, None)
+
+
+def _decode(
+    model: Model,
+    decoder: Decoder,
+    groups: Sequence[bytes],
+    plans: Sequence[Plan],
+    lanes: int,
+    classes: int,
+) -> Tiles:
+    """The tiles of some groups, by a float64 model and a decoder of as many lanes."""
+    config, device = model.config, next(model.parameters()).device
+    reader = GroupReader(config, groups, plans, lanes, classes)
+    client: GroupReader | DeviceReader = reader
+    if suits(device, config.values):
+        client = DeviceReader(reader, device)
+    x = torch.from_numpy(reader.x).view(-1, *config.axes, config.channels).to(device)
+    label = None
+    if config.classes and reader.label is not None:
+        label = torch.from_numpy(reader.label).to(device)
+    with decoding(model):
+        for seen in decoder.lines(x, client, label):
+            # Planes that follow from this one are known from here on, and are not walked.
+            if config.channels_in_turn and reader.planes_follow:
+                client.follow()
+                seen.copy_(torch.as_tensor(client.x).view(seen.shape))
+    decoder.check_finite()
+    if isinstance(client, DeviceReader):
+        client.finish()
+    reader.check_seals()
+    return Tiles(
+        reader.x[: reader.count].reshape(-1, *config.axes, config.channels),
+        plans,
+        None if reader.label is None else reader.label[: reader.count],
+    )
 
 
 def _groups(spans: list[range], lanes: int) -> list[int]:

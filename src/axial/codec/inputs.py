@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from axial.checkpoints.model_folder import load
-from axial.checkpoints.trained_on import class_names, class_numbers
+from axial.checkpoints.trained_on import class_numbers
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
 from axial.codec.entries import FACTS, SUFFIX, Compressed, check_restored, summary
-from axial.data.compatibility import conform
+from axial.data.compatibility import conform, conform_pictures, picture_size
 from axial.data.packed import Array, Packed, is_packed
 from axial.data.packing import open_data
 from axial.data.sources.options import ReadOptions
@@ -53,12 +53,13 @@ def compress_files(
     check_place(out, overwrite=overwrite)
     for source in inputs:
         check_apart(out, str(source))
-    codec = Codec(load(checkpoint, device=usable(device)), name=str(checkpoint))
+    model = load(checkpoint, device=usable(device))
+    codec, names = Codec(model, name=str(checkpoint)), model.class_names
     number = None
     if label is not None:
-        (number,) = class_numbers(checkpoint, [label], codec.config.classes)
+        (number,) = class_numbers(checkpoint, [label], codec.config.classes, names)
     with temporary_folder() as scratch, ExitStack() as stack:
-        reading = _Inputs(codec.config.data, scratch, number, convert, class_names(checkpoint))
+        reading = _Inputs(codec.config.data, scratch, number, convert, names)
         items = [item for source in inputs for item in reading.open(source)]
         check_restored([entry for entry, _ in items])
         stack.enter_context(errors_of(out))
@@ -101,7 +102,7 @@ class _Inputs:
         elif pictures and path.is_file() and is_picture_name(path.name) and not self._moves(path):
             yield self._picture(path, path.name)
         else:
-            yield self._array(source)
+            yield from self._packed(source)
 
     def _moves(self, path: Path) -> bool:
         return is_video(path, clips=False)
@@ -143,8 +144,8 @@ class _Inputs:
             [example],
         )
 
-    def _array(self, source: Path | str) -> Item:
-        """An array entry: examples of the model's shape, or of other sizes along its axes."""
+    def _packed(self, source: Path | str) -> Iterator[Item]:
+        """An array as one entry, or every picture of a packed file of different sizes."""
         frames = (
             self.shape.window if is_video(source, clips=self.shape.window is not None) else None
         )
@@ -155,6 +156,34 @@ class _Inputs:
         if packed.description.notes and frames:
             for note in packed.description.notes:
                 print(printable(f"{source}: {note}"), file=sys.stderr)
+        if self.shape.classes and self.label is None and packed.labels is None:
+            raise InputError(
+                f"{source}: has no labels, and the model is conditioned on them; give --label"
+            )
+        if packed.sizes is None:
+            yield self._array(source, packed)
+        else:
+            yield from self._pictures(source, packed)
+
+    def _pictures(self, source: Path | str, packed: Packed) -> Iterator[Item]:
+        """The pictures of a packed file, each an entry of its own."""
+        grey = packed.shape.channels == 1
+        kind = replace(self.shape, channels=1) if grey else self.shape
+        picture_size(packed, kind)
+        wanted = kind if self.label is None else replace(kind, classes=0)
+        packed = conform_pictures(packed, wanted, self.names)
+        packed.check()
+        if not self.shape.classes:
+            self._label_all(source, 0)
+        folder = Path(source).stem
+        for i in range(len(packed)):
+            label = packed.labels[i] if self.shape.classes and packed.labels is not None else None
+            number = self.label if self.label is not None or label is None else int(label)
+            entry = Entry(name=f"{folder}/{i:06d}.png", grid=(1, 1))
+            yield entry, _read_example(packed, i, number)
+
+    def _array(self, source: Path | str, packed: Packed) -> Item:
+        """An array entry: examples of the model's shape, or of other sizes along its axes."""
         packed = self._fitting(packed)
         packed.check()
         labels = self._labels(source, packed)
@@ -178,6 +207,8 @@ class _Inputs:
         alike = len(found.axes) == len(wanted.axes) and found.channels in (1, wanted.channels)
         if alike and (found.axes, found.channels) != (wanted.axes, wanted.channels):
             wanted = replace(wanted, axes=found.axes, channels=found.channels, frames=None)
+        if packed.labels is None:  # every example has the one that was given
+            wanted = replace(wanted, classes=0)
         return conform(packed, wanted, self.names)
 
     def _labels(self, source: Path | str, packed: Packed) -> Array | None:
@@ -203,6 +234,10 @@ class _Inputs:
                 f"{source}: has {classes} classes where another input has {self.classes}; "
                 f"compress them one by one"
             )
+
+
+def _read_example(packed: Packed, index: int, label: int | None) -> Iterator[Example]:
+    yield Example(packed.example(index), label)
 
 
 def _rows(packed: Packed, labels: Array | None) -> Iterator[Example]:

@@ -20,7 +20,8 @@ SEAL_BITS = 31
 WHOLE = 1 << PRECISION
 """The frequency of what is certain: it changes no state and takes no bits."""
 _LEAST = np.uint64(1 << SEAL_BITS)
-_WORD = 32
+WORD_BITS = 32
+"""Bits that a state sheds, or takes in, at once."""
 _MASK = np.uint64(WHOLE - 1)
 Integers = NDArray[np.uint64]
 
@@ -36,7 +37,7 @@ def encode(start: Integers, frequency: Integers, seal: Sequence[int]) -> list[by
     for i in reversed(range(len(start))):
         over = np.greater_equal(state, limit[i], out=written[i])
         words[i] = state  # its lower half
-        state >>= over * np.uint64(_WORD)
+        state >>= over * np.uint64(WORD_BITS)
         state += state // frequency[i] * grown[i] + start[i]
     return [
         int(state[g]).to_bytes(8, "little") + words[written[:, g], g].tobytes()
@@ -68,12 +69,24 @@ class Reader:
         self._state = np.where(wanted, state, self._state)
         low = self._state < _LEAST
         if low.any():
-            if (low & (self._places >= self._ends)).any():
-                raise StreamError("a stream ends before its last value")
+            self._check_places(self._places + low)
             word = self._words[self._places]
-            self._state = np.where(low, self._state << np.uint64(_WORD) | word, self._state)
+            self._state = np.where(low, self._state << np.uint64(WORD_BITS) | word, self._state)
             self._places += low
         return value
+
+    def progress(self) -> tuple[Integers, Integers, NDArray[np.int64]]:
+        """States, the words of all streams, and where in them each stream goes on."""
+        return self._state, self._words, self._places
+
+    def resume(self, state: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        """Take over what was read elsewhere."""
+        self._check_places(places)
+        self._state, self._places = state.astype(np.uint64), places
+
+    def _check_places(self, places: NDArray[np.int64]) -> None:
+        if (places > self._ends).any():
+            raise StreamError("a stream ends before its last value")
 
     def seals(self) -> list[int]:
         """The seals that the streams were begun with; refused if one has more to say."""

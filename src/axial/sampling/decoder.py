@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,13 +28,35 @@ from axial.sampling.kv_cache import (
     level_model,
     outer_decoders,
 )
-from axial.sampling.levels import all_finite, sensible_threads
+from axial.sampling.levels import InnerLevel, all_finite, sensible_threads
 from axial.sampling.noise import Noise
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
 """Which value has place j of a line, given its logits?"""
 Choose = Callable[[Int[Tensor, " l"]], Answer]
 """Prepares the answers for a line, named by its flat indices into (*axes, c)."""
+
+
+@runtime_checkable
+class DeviceChoose(Protocol):
+    """A client that works values out where the model is: no element of a line waits for the host.
+
+    It can be asked as any `Choose`, too.
+    """
+
+    work_out: Callable[..., Int[Tensor, " b"]]
+    """`(j, logits, line, *inputs)` -> the values of place j; a function of these alone."""
+
+    def __call__(self, numbers: Int[Tensor, " l"]) -> Answer:
+        """The answers for a line, as of any client."""
+
+    def line_inputs(self, numbers: Int[Tensor, " l"]) -> tuple[Tensor, ...]:
+        """What `work_out` needs for a line and may change: of the same shapes for every line."""
+
+    def settled(
+        self, numbers: Int[Tensor, " l"], line: Int[Tensor, "b l"], inputs: tuple[Tensor, ...]
+    ) -> None:
+        """Take the filled line, and what has become of the inputs."""
 
 
 class GumbelMax:
@@ -246,6 +269,11 @@ class _PlaneWalk:
         elif isinstance(self.choose, GumbelMax):
             noise = self.choose.noise(numbers)
             self.decoder.finite &= self.state.inner.draw(line, base, start, noise)
+        elif isinstance(self.choose, DeviceChoose) and isinstance(self.state.inner, InnerLevel):
+            inner, inputs = self.state.inner, self.choose.line_inputs(numbers)
+            finite, inputs = inner.settle(line, base, start, self.choose.work_out, inputs)
+            self.decoder.finite &= finite
+            self.choose.settled(numbers, line, inputs)
         else:
             answer = self.decoder.heed(self.choose(numbers))
             self.state.inner.ask(line, base, start, answer)

@@ -8,6 +8,7 @@ b batch, l length of a line, s its first steps, d width, v values, n heads, e wi
 the faster axes of an outer level, r lines, f faster axes folded, m known steps.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -34,28 +35,24 @@ def pass_block(
     x: Float[Tensor, "b d"], block: FoldedBlock, cache: InnerKVCache, j: int
 ) -> Float[Tensor, "b d"]:
     """Take element j through a block; `x` may be overwritten, the cache takes the element in."""
-    to_qkv, to_out = block.to_qkv, block.to_out
     row, mask, q, k, v = cache.until(j)
     normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
-    torch.addmm(to_qkv.bias, normed, to_qkv.weight, out=row)
+    block.to_qkv.apply(normed, out=row)
     scores = torch.bmm(q, k) if mask is None else torch.baddbmm(mask, q, k)
     torch.bmm(scores.softmax(-1), v, out=cache.seen_rle)
-    x.addmm_(cache.seen, to_out.weight).add_(to_out.bias)
-    return _add_mlp(x, block)
+    return _add_mlp(block.to_out.add_to(x, cache.seen), block)
 
 
 def _add_mlp(x: Tensor, block: FoldedBlock) -> Tensor:
-    """The second half of a block, in place."""
-    mlp_in, mlp_out = block.mlp_in, block.mlp_out
+    """The second half of a block; `x` may be overwritten."""
     normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
-    hidden = torch.addmm(mlp_in.bias, normed, mlp_in.weight)
-    return x.addmm_(F.silu(hidden, inplace=True), mlp_out.weight).add_(mlp_out.bias)
+    return block.mlp_out.add_to(x, block.mlp_in.silu(normed))
 
 
 def to_logits(x: Float[Tensor, "b d"], layer: Folded, out: Float[Tensor, "b v"]) -> None:
     """The last norm and dense layer."""
     normed = torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)
-    torch.addmm(layer.bias, normed, layer.weight, out=out)
+    layer.apply(normed, out=out)
 
 
 def choose(
@@ -76,9 +73,9 @@ def choose(
 class OuterStep:
     """One step of an outer level on a CPU: its masked axis in the caches, its faster ones there."""
 
-    def __init__(self, decoder: Blocks, caches: list[KVCache | None]) -> None:
+    def __init__(self, decoder: Blocks, caches: list[KVCache | None], rows: int) -> None:
         self.caches = caches
-        self.blocks = [FoldedBlock(block) for block in decoder]
+        self.blocks = [FoldedBlock(block, rows) for block in decoder]
 
     def advance(self, x: Float[Tensor, "b *slab d"], start: int) -> Float[Tensor, "b *slab d"]:
         """What `Blocks.advance` does with one step."""
@@ -86,16 +83,14 @@ class OuterStep:
         x = x.reshape(-1, x.shape[-1]).clone()
         for block, cache in zip(self.blocks, self.caches, strict=True):
             normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
-            qkv = torch.addmm(block.to_qkv.bias, normed, block.to_qkv.weight)
-            q, k, v = block.attention.parts(qkv.view(*grid, -1))
+            q, k, v = block.attention.parts(block.to_qkv.apply(normed).view(*grid, -1))
             if cache is not None:
                 k, v = cache.add(k, v, start)
             if cache is not None and k.numel() < _FEW_KEYS:
                 seen = _attend_by_sums(q, k, v)
             else:
                 seen = block.attention.attend(q, k, v, causal=False, scale=1.0)
-            x.addmm_(seen.reshape(x.shape), block.to_out.weight).add_(block.to_out.bias)
-            _add_mlp(x, block)
+            x = _add_mlp(block.to_out.add_to(x, seen.reshape(x.shape)), block)
         return x.view(*grid, -1)
 
 
@@ -118,7 +113,7 @@ class InnerLevel:
     def __init__(self, model: LevelModel, batch: int) -> None:
         config, weight = model.config, model.embedding.weight.detach()
         self.length, self.table = config.plane_axes[-1], weight
-        self.to_logits = fold(model.to_logits, model.norm)
+        self.to_logits = fold(model.to_logits, model.norm).packed(batch)
         self.logits = weight.new_zeros(self.length, batch, config.values)
         decoder = model.inner_decoder
         self.decoder: _InnerBlocks | _InnerLSTM
@@ -127,6 +122,7 @@ class InnerLevel:
         else:
             self.decoder = _InnerBlocks(decoder, batch, self.length)
         self.cuda_graph: CudaGraph | None = None
+        self.settle_graph: tuple[Callable[..., Tensor], CudaGraph] | None = None
 
     def draw(
         self,
@@ -178,6 +174,51 @@ class InnerLevel:
             return choose(logits, noise, line, table, base, j)
 
         self._pass_along(line, base, 0, put)
+
+    def settle(
+        self,
+        line: Int[Tensor, "b l"],
+        base: Float[Tensor, "b l d"],
+        start: int,
+        work_out: Callable[..., Tensor],
+        inputs: tuple[Tensor, ...],
+    ) -> tuple[Bool[Tensor, ""], tuple[Tensor, ...]]:
+        """Fill `line` where it is -1 with `work_out(j, logits, line, *inputs)`, on the device.
+
+        Returns whether all logits were finite numbers, and what has become of the inputs.
+        """
+        if line.device.type != "cuda":
+            self._settle_along(work_out, start, line, base, *inputs)
+            return all_finite(self.logits), inputs
+        recorded = self.settle_graph
+        if (
+            recorded is None
+            or recorded[0] is not work_out
+            or not recorded[1].takes(line, base, *inputs)
+        ):
+            run = functools.partial(self._settle_along, work_out, 0)
+            self.settle_graph = recorded = work_out, CudaGraph(run, line, base, *inputs)
+        graph = recorded[1]
+        graph.replay(line, base, *inputs)
+        line.copy_(graph.buffers[0])
+        return all_finite(self.logits), tuple(graph.buffers[2:])
+
+    def _settle_along(
+        self,
+        work_out: Callable[..., Tensor],
+        start: int,
+        line: Tensor,
+        base: Tensor,
+        *inputs: Tensor,
+    ) -> None:
+        table, last = self.table, self.length - 1
+
+        def put(j: int, logits: Tensor) -> Tensor:
+            place = line[:, j]
+            place.copy_(torch.where(place < 0, work_out(j, logits, line, *inputs), place))
+            return table.index_select(0, place).add_(base[:, min(j + 1, last)])
+
+        self._pass_along(line, base, start, put)
 
     def ask(
         self,
@@ -231,7 +272,7 @@ class _InnerBlocks:
     """Masked attention blocks along the line."""
 
     def __init__(self, blocks: Blocks, batch: int, length: int) -> None:
-        self.blocks = [FoldedBlock(block) for block in blocks]
+        self.blocks = [FoldedBlock(block, batch) for block in blocks]
         self.caches = [InnerKVCache(block, batch, length) for block in self.blocks]
 
     def step(self, x: Tensor, j: int) -> Tensor:
@@ -248,13 +289,13 @@ def _pass_several(x: Tensor, block: FoldedBlock, cache: InnerKVCache) -> Tensor:
     """Take the first elements (b, s, d) of a line through a block at once."""
     batch, steps, width = x.shape
     normed = F.layer_norm(x, (width,), eps=NORM_EPS)
-    rows = normed @ block.to_qkv.weight + block.to_qkv.bias
+    rows = normed @ block.to_qkv.matrix + block.to_qkv.bias
     cache.rows[:steps] = rows.transpose(0, 1)
     q, k, v = rows.view(batch, steps, block.heads, 3, -1).permute(3, 0, 2, 1, 4)
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
-    x = x + seen.transpose(1, 2).flatten(2) @ block.to_out.weight + block.to_out.bias
-    hidden = F.layer_norm(x, (width,), eps=NORM_EPS) @ block.mlp_in.weight + block.mlp_in.bias
-    return x + F.silu(hidden) @ block.mlp_out.weight + block.mlp_out.bias
+    x = x + seen.transpose(1, 2).flatten(2) @ block.to_out.matrix + block.to_out.bias
+    hidden = F.layer_norm(x, (width,), eps=NORM_EPS) @ block.mlp_in.matrix + block.mlp_in.bias
+    return x + F.silu(hidden) @ block.mlp_out.matrix + block.mlp_out.bias
 
 
 class _InnerLSTM:

@@ -1,10 +1,14 @@
 """A call on a CUDA device, recorded once and replayed without the host looking at it again."""
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_capturing = threading.Lock()
+"""One thread at a time: to begin waits for the whole device, which no capture survives."""
 
 
 class CudaGraph:
@@ -26,7 +30,7 @@ class CudaGraph:
                 run(*self.buffers)
             here.wait_stream(aside)
         # Other threads may go on using the device: one reads batches into pinned memory.
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with _capturing, torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.result = run(*self.buffers)
 
     def takes(self, *inputs: Tensor) -> bool:
