@@ -16,7 +16,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.lib import format as npy
@@ -26,6 +26,7 @@ from axial.data.batches import TrainingBatches
 from axial.data.description import Description, description_path
 from axial.data.packed import open_packed
 from axial.data.packing import pack
+from axial.variants import Augment
 
 
 def main() -> None:
@@ -112,32 +113,36 @@ def plain_loop(path: Path, out: Path, count: int) -> None:
     x.flush()
 
 
-def feeding(folder: Path) -> None:
-    """Batches of 256 pictures of 32 x 32, shuffled."""
+def feeding(folder: Path, batch: int = 256, steps: int = 800) -> None:
+    """Batches of pictures of 32 x 32, shuffled."""
     path = folder / "small.npy"
     write_sparse(path, (50_000, 32, 32, 3), fill=True)
     packed = open_packed(path)
-    batch, steps = 256, 800
     print(f"feeding     batches of {batch} pictures of 32 x 32 x 3, shuffled")
     rng = np.random.default_rng(0)
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(steps):
         np.array(packed.array[rng.integers(0, len(packed), batch)])
     show("numpy indexing", steps * batch, wall, cpu)
-    for flip in (False, True):
-        stream = TrainingBatches(packed, batch, seed=0, flip=flip).stream()
+    every: dict[str, dict[str, Any]] = {
+        "without flips": {},
+        "with flips": {"flip": True},
+        "with 48 variants": {"flip": True, "augment": get_args(Augment)},
+    }
+    for name, how in every.items():
+        stream = TrainingBatches(packed, batch, seed=0, **how).stream()
         next(stream)
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             next(stream)
-        show("with flips" if flip else "without flips", steps * batch, wall, cpu)
+        show(name, steps * batch, wall, cpu)
         stream.close()
 
 
 def show(name: str, count: int, wall: float, cpu: float) -> None:
     """Pictures a second since two readings of the clocks."""
     by_clock, by_core = count / (time.perf_counter() - wall), count / (time.process_time() - cpu)
-    print(f"            {name:<16}{by_clock:9,.0f} pictures/s by the clock, {by_core:,.0f} a core")
+    print(f"            {name:<16}{by_clock:10,.0f} pictures/s by the clock, {by_core:,.0f} a core")
 
 
 def large_file(folder: Path, gigabytes: float, memory: float) -> None:

@@ -29,3 +29,12 @@ def whole(packed):
     """Everything in a packed array as tensors."""
     x = torch.from_numpy(packed.rows(range(len(packed))).astype(np.int64))
     return x, None if packed.labels is None else torch.from_numpy(packed.labels)
+
+
+def write_pictures(path, x, labels=None, classes=0, names=None, **facts):
+    """Pictures (h, w, c) of different sizes in one packed file."""
+    with PackedWriter(path, overwrite=True) as writer:
+        for picture in x:
+            writer.append_picture(picture)
+        writer.finish(labels, classes, names, **(FACTS | facts))
+    return path

@@ -24,11 +24,14 @@ import formats as formats  # type: ignore[import-not-found]
 import tensor_bundle  # type: ignore[import-not-found]
 
 from axial import AxialTransformer, ModelConfig, fingerprint, load, open_packed, pack, save
+from axial.checkpoints.model_folder import class_names
 from axial.checkpoints.run_folder import Run, write_run
+from axial.checkpoints.run_summary import RunSummary
 from axial.checkpoints.tensor_bundle import find_bundle, read_index, read_tensor
-from axial.checkpoints.trained_on import class_names, trained_on
+from axial.checkpoints.trained_on import trained_on
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
+from axial.data.sources.options import ReadOptions
 from axial.evaluation.scoring import _Partial
 from axial.training.config import TrainConfig
 
@@ -75,8 +78,8 @@ def packed(path: Path, scratch: Path) -> Any:
     """All that an evaluation takes from a packed array."""
     found = open_packed(path.with_name("x.npy"))
     found.check()
-    labels = None if found.labels is None else found.labels.tolist()
-    return found.array.tobytes(), labels, repr(found.description)
+    beside = [None if one is None else one.tolist() for one in (found.labels, found.sizes)]
+    return found.array.tobytes(), beside, repr(found.description)
 
 
 @kind("packed", packed, checksum=True)
@@ -108,6 +111,32 @@ def _(folder: Path) -> Path:
 @kind("labels", packed, checksum=True)
 def _(folder: Path) -> Path:
     return _write_packed(folder).with_name("x.labels.npy")
+
+
+def pictures(path: Path, scratch: Path) -> Any:
+    """The same of pictures of different sizes, and each of them."""
+    found = open_packed(path.with_name("x.npy"))
+    each = [(x.shape, x.tobytes()) for x in map(found.example, range(len(found)))]
+    return packed(path, scratch), each
+
+
+@kind("any-size", pictures, checksum=True)
+def _write_pictures(folder: Path) -> Path:
+    for i, (height, width) in enumerate([(3, 8), (7, 2), (8, 8)]):
+        (folder / f"{i}.png").write_bytes(formats.png(PICTURES[i][:height, :width]))
+    with chdir(folder):
+        pack(".", "x.npy", ReadOptions(any_size=True), workers=1)
+    return folder / "x.npy"
+
+
+@kind("any-size-json", pictures, checksum=True, inside=_in_json)
+def _(folder: Path) -> Path:
+    return _write_pictures(folder).with_name("x.json")
+
+
+@kind("sizes", pictures, checksum=True)
+def _(folder: Path) -> Path:
+    return _write_pictures(folder).with_name("x.sizes.npy")
 
 
 # Models and runs
@@ -146,7 +175,7 @@ def run(path: Path, scratch: Path) -> Any:
     assert newest is not None
     state, tensors = newest
     held = {name: hashlib.sha256(t.numpy().tobytes()).digest() for name, t in tensors.items()}
-    words = str(found).replace(str(folder), "")
+    words = str(RunSummary.of(found)).replace(str(folder), "")
     told = found.about, words, found.log(), class_names(folder), trained_on(folder)
     return *told, state, held, fingerprint(load(folder)), fingerprint(load(folder, weights="raw"))
 

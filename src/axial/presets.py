@@ -89,6 +89,13 @@ def cifar10(data: DataShape = _PICTURE) -> Recipe:
     return Recipe(model=model, training=training)
 
 
+def photos(data: DataShape = _LARGE_PICTURE) -> Recipe:
+    """A model of photographs for the codec: the recipe of cifar10 on random crops of 64 x 64."""
+    recipe = cifar10(data)
+    training = replace(recipe.training, batch=16, crop=(64, 64), hold_out="spread")
+    return replace(recipe, training=training)
+
+
 def cifar10_paper(data: DataShape = _PICTURE) -> Recipe:
     """The paper's ImageNet32 recipe for CIFAR-10, which it never trained: smaller and shorter.
 
@@ -370,6 +377,7 @@ PRESETS = {
     for preset in (
         digits,
         cifar10,
+        photos,
         cifar10_paper,
         imagenet32,
         imagenet64,

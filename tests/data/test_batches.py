@@ -1,4 +1,5 @@
 import time
+from itertools import permutations
 
 import formats
 import numpy as np
@@ -13,6 +14,7 @@ from axial.data.batches import (
     dropout_seed,
     flips,
     order,
+    variants,
 )
 from axial.data.packed import open_packed
 from axial.errors import DataError
@@ -57,6 +59,7 @@ def test_what_follows_from_the_seed_is_what_it_was_in_earlier_versions():
     assert np.flatnonzero(flips(0, first, index)).tolist() == [0, 1, 2, 4, 5, 6, 8, 10]
     assert channels(0, first, index, 0, 3).tolist() == [1, 0, 0, 1, 1, 2, 2, 1, 0, 1, 0, 2]
     assert dropout_seed(0, 1, 0) == 6715000067993879949
+    assert variants(0, first, index, 48, 0.5).tolist() == [30, 4, 30, 0, 0, 0, 0, 0, 18, 20, 0, 36]
     assert split(20, 3, "spread")[1].tolist() == [3, 10, 16]
 
 
@@ -109,6 +112,74 @@ def test_resuming_at_any_step_goes_on_exactly(packed):
     for step in range(7, 12):
         assert torch.equal(next(again).x, whole[step])
     again.close()
+
+
+AUGMENTED = {"flip": True, "augment": ("rotate", "transpose", "colours"), "untransformed": 0.3}
+
+
+@pytest.fixture
+def colours(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (23, 4, 4, 3), np.uint8)
+    return open_packed(write(tmp_path / "colours.npy", x, np.arange(23) % 5, 5))
+
+
+def test_a_variant_is_the_example_transformed_as_it_says(colours):
+    """Undone, each is the example again, mirrored or not."""
+    batches = TrainingBatches(colours, 46, seed=1, **AUGMENTED)
+    seen = set()
+    for step in range(12):
+        batch = batches.at(step)
+        mirrored = flips(1, batch.epoch, batch.index)
+        assert np.array_equal(batch.label.numpy(), colours.labels[batch.index])
+        for row, number in enumerate(batch.variant.tolist()):
+            turns, transposed, colour = number % 4, number // 4 % 2, number // 8
+            x = batch.x[row].numpy()
+            order = list(permutations(range(3)))[colour]
+            x = x[..., np.argsort(order)]
+            x = x.swapaxes(0, 1) if transposed else x
+            x = np.rot90(x, -turns)
+            x = x[:, ::-1] if mirrored[row] else x
+            assert np.array_equal(x, colours.array[batch.index[row]])
+            seen.add(number)
+    assert seen == set(range(48))
+
+
+@pytest.mark.parametrize(("count", "untransformed"), [(48, 0.5), (4, 0.25), (2, 0.9)])
+def test_variants_have_the_shares_they_are_given_and_follow_from_seed_epoch_and_index(
+    count, untransformed
+):
+    index = np.arange(40_000)
+    found = variants(7, index * 0, index, count, untransformed)
+    share = (1 - untransformed) / (count - 1)
+    wanted = 40_000 * np.array([untransformed, *[share] * (count - 1)])
+    counts = np.bincount(found, minlength=count)
+    # chi-square: within five of its own standard deviations
+    assert ((counts - wanted) ** 2 / wanted).sum() < count - 1 + 5 * (2 * (count - 1)) ** 0.5
+    some = np.array([5, 39_000, 17])
+    assert (variants(7, some * 0, some, count, untransformed) == found[some]).all()
+    alike = untransformed**2 + (count - 1) * share**2
+    mirrored = flips(7, index * 0, index)
+    for other in (
+        variants(8, index * 0, index, count, untransformed),
+        variants(7, index * 0 + 1, index, count, untransformed),
+    ):
+        assert abs((other == found).mean() - alike) < 0.015
+    assert abs(mirrored[found == 0].mean() - 0.5) < 0.02
+    assert not variants(7, index * 0, index, count, 1.0).any()
+
+
+def test_variants_are_the_same_on_any_number_of_ranks_and_after_resuming(colours):
+    alone = TrainingBatches(colours, 8, seed=5, **AUGMENTED)
+    shares = [TrainingBatches(colours, 8, seed=5, rank=r, ranks=2, **AUGMENTED) for r in (0, 1)]
+    stream = TrainingBatches(colours, 8, seed=5, **AUGMENTED).stream(first=7)
+    for step in range(7, 12):
+        wanted, resumed = alone.at(step), next(stream)
+        parts = [share.at(step) for share in shares]
+        assert torch.equal(torch.cat([part.x for part in parts]), wanted.x)
+        assert np.array_equal(np.concatenate([part.variant for part in parts]), wanted.variant)
+        assert torch.equal(resumed.x, wanted.x)
+        assert np.array_equal(resumed.variant, wanted.variant)
+    stream.close()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

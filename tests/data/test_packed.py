@@ -211,7 +211,7 @@ def test_labels_of_any_size_come_back_unless_they_number_no_classes(tmp_path, la
     "change",
     [
         {"format": 0},
-        {"format": 2},
+        {"format": 3},
         {"surprise": 1},
         {"axes": None},
         {"axes": 3},
@@ -235,8 +235,8 @@ def test_a_description_that_makes_no_sense_is_refused(tmp_path, change):
     """Those that older versions wrote carry no checksum."""
     path = write(tmp_path / "a.npy", formats.pictures(7, 4))
     edit(tmp_path / "a.json", **change)
-    new = "a.json: format 2 is not one this version knows (up to 1); upgrade"
-    assert (new if change == {"format": 2} else "a.json: ") in refusal(path)
+    new = "a.json: format 3 is not one this version knows (up to 2); upgrade"
+    assert (new if change == {"format": 3} else "a.json: ") in refusal(path)
 
 
 def test_a_description_without_a_checksum_still_opens(tmp_path):

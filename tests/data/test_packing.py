@@ -158,6 +158,42 @@ def test_the_command_says_what_was_asked_and_makes_the_same_again(tmp_path):
     assert (tmp_path / "b.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
 
 
+def labelled(tmp_path, labels):
+    np.savez(tmp_path / "pets.npz", x=formats.pictures(4), y=np.array(labels))
+    return tmp_path / "pets.npz"
+
+
+def test_classes_can_be_named(tmp_path):
+    source = labelled(tmp_path, [1, 0, 1, 1])
+    bare = pack(source, tmp_path / "bare.npy", workers=1)
+    assert bare.packed.description.labels.names is None
+    assert "2 classes without names; --class-names gives them some" in str(bare)
+    report = pack(source, tmp_path / "a.npy", workers=1, class_names=("cat", "dog", "owl"))
+    labels = report.packed.description.labels
+    assert (labels.classes, labels.names) == (3, ("cat", "dog", "owl"))
+    assert "3 classes: cat, dog, owl" in str(report)
+    assert report.packed.description.command.endswith("--class-names cat dog owl")
+    again = pack(tmp_path / "a.npy", tmp_path / "b.npy", workers=1, class_names=("c", "d", "o"))
+    assert again.packed.description.labels.names == ("c", "d", "o")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "told"),
+    [
+        ([0, 2, 1, 1], ("cat", "dog"), "holds the label 2, but --class-names names 2 classes"),
+        ([0, 1, 1, 1], ("cat", "cat"), "give names that all differ"),
+        (None, ("cat", "dog"), "holds no labels, but --class-names names 2 classes; leave"),
+    ],
+)
+def test_names_that_are_not_those_of_the_classes_are_refused(tmp_path, labels, names, told):
+    source = formats.picture_folder(tmp_path / "pets", formats.pictures(2))
+    if labels is not None:
+        source = labelled(tmp_path, labels)
+    with pytest.raises(DataError) as caught:
+        pack(source, tmp_path / "a.npy", workers=1, class_names=names)
+    assert told in caught.value.as_written and not (tmp_path / "a.npy").exists()
+
+
 def test_any_source_can_be_opened_as_data(tmp_path):
     packed = open_data("digits", tmp_path, asked := ReadOptions(split="test"))
     assert len(packed) == 300

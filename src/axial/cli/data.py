@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from axial.cli.parsing import Count, File, Switch, Switches
+from axial.cli.parsing import Count, File, Switch, Switches, quiet
 from axial.data.sources.options import ReadOptions
 from axial.system.terminal import printable
 
@@ -17,6 +18,7 @@ def data(
     workers: Count = None,
     preview: File = None,
     overwrite: Switch = False,
+    class_names: Annotated[tuple[str, ...] | None, quiet("NAME ...")] = None,
 ) -> None:
     """Pack pictures, video or arrays of integers into one array, and report what was read.
 
@@ -27,6 +29,7 @@ def data(
         workers: Number of decoding processes; default: one per core.
         preview: Write a sheet of the first examples to this .png file.
         overwrite: Replace a packed array or a preview that exists already.
+        class_names: What the labels 0, 1, 2 ... mean, where the source does not say.
 
     Examples:
         axial data photographs/ --size 32 --out train.npy --preview train.png
@@ -39,7 +42,15 @@ def data(
     if preview:
         check_apart(preview, source)
         check_preview(preview, overwrite=overwrite)
-    report = pack(source, out, reading, workers=workers, progress=True, overwrite=overwrite)
+    report = pack(
+        source,
+        out,
+        reading,
+        workers=workers,
+        progress=True,
+        overwrite=overwrite,
+        class_names=class_names,
+    )
     print(printable(report), file=sys.stderr)
     if preview:
         write_preview(preview, report.packed)

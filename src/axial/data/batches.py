@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from axial.data.packed import Packed
+from axial.data.crops import Crops
+from axial.data.packed import Examples
 from axial.errors import DataError
 from axial.system.ranks import share
+from axial.variants import Augment, permutation, variant_count
 
 Indices = NDArray[np.int64]
 _AHEAD = 4
 _UNSIGNED = {1: "uint8", 2: "uint16"}
 # Keep apart what is drawn from the same seed for different ends.
-_CHANNELS, _DROPOUT = np.uint64(1), np.uint64(2)
+_CHANNELS, _DROPOUT, _VARIANTS, _PLACES = (np.uint64(i) for i in range(1, 5))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +38,11 @@ class Batch:
     label: Tensor | None
     """int64 (b,), where the data has labels."""
     index: Indices
-    """Which example of the packed array each one is."""
+    """Which example of the packed array each one is, or which crop of an epoch."""
     epoch: Indices
-    """How often each had been seen before."""
+    """How often each had been seen before; crops of one number then lay elsewhere."""
+    variant: Indices | None = None
+    """Which of its variants each one is, where they are told apart; 0 is the example itself."""
 
 
 _Stream = Generator[Batch, None, None]
@@ -52,7 +56,7 @@ class _Batches:
 
     def __init__(
         self,
-        packed: Packed,
+        packed: Examples | Crops,
         batch: int,
         *,
         rank: int = 0,
@@ -67,20 +71,32 @@ class _Batches:
 
 
 class TrainingBatches(_Batches):
-    """Endless shuffled batches: the order comes from (seed, epoch), flips from the index too.
+    """Endless shuffled batches: the order comes from (seed, epoch), all else from the index too.
 
     Batches run over the ends of epochs, so every example is seen once an epoch whatever the
-    batch size.
+    batch size. Where crops lie in their pictures comes from (seed, epoch, index) as well. With
+    `augment` a share of them, `untransformed`, is as it is, and the others are each of the other
+    variants alike; a flip comes first, and is told to nobody.
     """
 
     def __init__(
-        self, packed: Packed, batch: int, *, seed: int, flip: bool = False, **how: Any
+        self,
+        packed: Examples | Crops,
+        batch: int,
+        *,
+        seed: int,
+        flip: bool = False,
+        augment: Sequence[Augment] = (),
+        untransformed: float = 0.5,
+        **how: Any,
     ) -> None:
         super().__init__(packed, batch, **how)
         if not 0 <= seed < 1 << 64:
             raise DataError(f"seed is {seed}: use a whole number from 0 to 2 ** 64 - 1")
         self.seed = seed
         self.flip = flip
+        self.augment, self.untransformed = augment, untransformed
+        self._permutations: dict[int, Indices] = {}
         self._orders: dict[int, Indices] = {}
 
     @property
@@ -95,10 +111,24 @@ class TrainingBatches(_Batches):
         index = np.empty_like(place)
         for one in np.unique(epoch):
             index[epoch == one] = self._order(int(one))[within[epoch == one]]
-        batch = _read(self.packed, index, epoch)
+        batch = _read(self.packed, index, epoch, places(self.seed, epoch, index))
         if self.flip:
             _mirror(batch.x.numpy(), flips(self.seed, epoch, index))
+        if self.augment:
+            batch = replace(batch, variant=self._transform(batch))
         return batch
+
+    def _transform(self, batch: Batch) -> Indices:
+        """Turn examples into variants of theirs, in place; tell which."""
+        count = variant_count(self.augment)
+        chosen = variants(self.seed, batch.epoch, batch.index, count, self.untransformed)
+        x = batch.x.numpy().reshape(len(chosen), -1)
+        for number in np.unique(chosen[chosen > 0]).tolist():
+            if number not in self._permutations:
+                self._permutations[number] = permutation(self.augment, number, self.packed.shape)
+            rows = chosen == number
+            x[rows] = np.take(x[rows], self._permutations[number], axis=1)
+        return chosen
 
     def stream(self, first: int = 0) -> _Stream:
         """Batches from a step on, read ahead by a thread of their own."""
@@ -148,10 +178,27 @@ def flips(seed: int, epoch: Indices, index: Indices) -> NDArray[np.bool_]:
     return (_words(seed, epoch, index) >> np.uint64(63)).astype(bool)
 
 
+def places(seed: int, epoch: Indices, index: Indices) -> NDArray[np.uint64]:
+    """A random word for each crop of an epoch, which says where in its picture it lies."""
+    found: NDArray[np.uint64] = _mix(_words(seed, epoch, index), _PLACES)
+    return found
+
+
 def channels(seed: int, epoch: Indices, index: Indices, first: int, end: int) -> Indices:
     """Which channel of `first` to `end - 1` each example is trained on in an epoch, uniformly."""
     words = _mix(_words(seed, epoch, index), _CHANNELS) >> np.uint64(1)
     return first + words.astype(np.int64) % (end - first)
+
+
+def variants(
+    seed: int, epoch: Indices, index: Indices, count: int, untransformed: float
+) -> Indices:
+    """Which variant each example is in an epoch: 0 with a given share, else any other alike."""
+    words = _mix(_words(seed, epoch, index), _VARIANTS)
+    uniform = (words >> np.uint64(11)) * 2.0**-53
+    rest = (uniform - untransformed) / max(1 - untransformed, 2.0**-53)
+    other = 1 + np.minimum((rest * (count - 1)).astype(np.int64), count - 2)
+    return np.where(uniform < untransformed, 0, other)
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
@@ -173,12 +220,21 @@ def _mix(state: Any, value: Any) -> Any:
         return word ^ (word >> np.uint64(31))
 
 
-def _read(packed: Packed, index: Indices, epoch: Indices) -> Batch:
+def _read(
+    packed: Examples | Crops,
+    index: Indices,
+    epoch: Indices,
+    where: NDArray[np.uint64] | None = None,
+) -> Batch:
     """The one copy: from the file into the memory the GPU reads."""
     pin = torch.cuda.is_available()
     dtype = getattr(torch, _UNSIGNED[packed.array.itemsize])
     x = torch.empty((len(index), *packed.row_shape), dtype=dtype, pin_memory=pin)
-    packed.rows(index, out=x.numpy())
+    if isinstance(packed, Crops):
+        assert where is not None  # crops are for training
+        packed.cut(index, where, x.numpy())
+    else:
+        packed.rows(index, out=x.numpy())
     label = None
     if packed.labels is not None:
         label = torch.from_numpy(packed.labels[index])
@@ -230,7 +286,7 @@ def _ahead(at: Callable[[int], Batch], first: int, end: int | None) -> _Stream:
         thread.join()
 
 
-def examples_of(packed: Packed, subset: Sequence[int] | Indices | None) -> Indices:
+def examples_of(packed: Examples | Crops, subset: Sequence[int] | Indices | None) -> Indices:
     """The numbers of a subset's examples, of all of them without one; refused if they are none."""
     if subset is None:
         subset = range(len(packed))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from axial.data.packed import Array, Packed
+from axial.data.packed import Array, Examples
 from axial.shape import DataShape
 
 WEBP_LONGEST = 16_383
@@ -68,7 +68,7 @@ def codec_bytes(
 
 
 def codec_bits(
-    packed: Packed,
+    packed: Examples,
     index: Sequence[int] | NDArray[np.int64] | None = None,
     *,
     frames: int | None = None,
@@ -90,7 +90,7 @@ def codec_bits(
     def pictures() -> Iterable[Array]:
         nonlocal elements
         for one in chosen:  # one at a time: they may be large
-            for frame in _slices(packed.rows([int(one)])[0], shape, given):
+            for frame in _slices(packed.example(int(one)), shape, given):
                 elements += frame.size
                 yield from _pictures(frame)
 
@@ -98,9 +98,10 @@ def codec_bits(
     return {name: 8 * total / elements for name, total in sizes.items()}
 
 
-def are_pictures(packed: Packed) -> bool:
+def are_pictures(packed: Examples) -> bool:
     """Whether these codecs hold what is there: slices of 8 bits with two axes."""
-    return packed.array.dtype == np.uint8 and len(packed.shape.axes) > 1
+    two = len(packed.shape.axes) > 1 or packed.description.sizes is not None
+    return packed.array.dtype == np.uint8 and two
 
 
 def _slices(x: Array, shape: DataShape, given: int) -> Array:

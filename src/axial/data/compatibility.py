@@ -1,4 +1,7 @@
-"""Whether data conforms to a model: its shape, frames and classes; and which part is scored."""
+"""Whether data conforms to a model: its shape, frames and classes; and which part is scored.
+
+A model takes examples of its own size; larger pictures are scored tile by tile.
+"""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -8,24 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from axial.data.crops import Size, Tiles
 from axial.data.description import Labels
-from axial.data.packed import Packed, hash_labels, is_packed, open_packed
+from axial.data.packed import Examples, Packed, hash_integers, is_packed, open_packed
 from axial.data.packing import open_data
 from axial.data.sources.options import ClipOptions, ReadOptions
 from axial.data.sources.recognise import is_video, open_source
 from axial.errors import AxialError, DataError, InputError
-from axial.shape import DataShape
+from axial.shape import ClassNames, DataShape
 
 _LISTED = 10
 
-ClassNames = tuple[str, ...] | None
-"""What a model's classes are called, in its order; None where no one says."""
 
-
-def conform_clips(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
+def conform_clips(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Examples:
     """As `conform`, what is to be continued: any number of frames, and it may have no labels."""
     if packed.labels is None:
         wanted = replace(wanted, classes=0)
+    if packed.sizes is not None:
+        return tiles_for(packed, wanted, names)
     length = _length(packed.shape, wanted)
     return conform(packed, wanted if length is None else wanted.lasting(length), names)
 
@@ -44,12 +47,41 @@ def open_clips(
     return open_data(what, scratch, replace(whole, frames=shortest), **how)
 
 
+def tiles_for(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Tiles:
+    """The tiles of larger pictures that have the size which the model takes."""
+    size = picture_size(packed, wanted)
+    return Tiles(conform_pictures(packed, wanted, names), size)
+
+
+def picture_size(packed: Packed, wanted: DataShape) -> Size:
+    """The size of the pictures that a model takes; one that takes none is refused."""
+    if len(wanted.axes) != 2:
+        raise InputError(
+            f"{packed.description.title}: holds pictures, but the model takes {_words(wanted)}; "
+            f"give other data"
+        )
+    height, width = wanted.axes
+    return height, width
+
+
+def conform_pictures(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
+    """As `conform`, pictures of any size, of which the model takes parts."""
+    found = replace(packed.shape, axes=wanted.axes)
+    if found.channels != wanted.channels or found.values > wanted.values:
+        raise InputError(
+            f"{packed.description.title}: has pictures with {_kinds(found)}, but the model takes "
+            f"{_kinds(wanted)}; {_cure(found, wanted)}"
+        )
+    return _conform_labels(packed, wanted, names)
+
+
 def conform(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Packed:
     """The data as the model takes it, frames stacked if need be; refused if it does not fit.
 
     Labels are then counted as the model counts them: by their names, where both have names.
     """
     shape, about = packed.shape, packed.description
+    assert packed.sizes is None
     frames, *axes = shape.axes
     stacked = (tuple(axes), frames * shape.channels) == (wanted.axes, wanted.channels)
     if stacked and len(axes) > 1 and frames == wanted.stacked_frames:
@@ -66,14 +98,18 @@ def conform(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Pack
             f"{about.title}: has examples of {_words(about.shape)}, but the model takes "
             f"{_words(wanted)}; {_cure(about.shape, wanted)}"
         )
+    return _conform_labels(packed, wanted, names)
+
+
+def _conform_labels(packed: Packed, wanted: DataShape, names: ClassNames) -> Packed:
     if wanted.classes and names:
         packed = remap_labels(packed, names)
-        shape = packed.shape
+    shape = packed.shape
     if wanted.classes and shape.classes != wanted.classes:
         found = f"{shape.classes} classes" if shape.classes else "no labels"
         raise InputError(
-            f"{about.title}: has {found}, but the model is conditioned on {wanted.classes} "
-            f"classes; give other data"
+            f"{packed.description.title}: has {found}, but the model is conditioned on "
+            f"{wanted.classes} classes; give other data"
         )
     return packed
 
@@ -91,7 +127,7 @@ def remap_labels(packed: Packed, names: tuple[str, ...]) -> Packed:
     number = np.array([names.index(name) for name in own.names])
     found = open_packed(packed.path, stack_frames=packed.stack_frames)
     found.labels = number[packed.labels]
-    about = Labels(classes=len(names), names=names, sha256=hash_labels(found.labels))
+    about = Labels(classes=len(names), names=names, sha256=hash_integers(found.labels))
     found.description = replace(packed.description, labels=about)
     found.shape = replace(packed.shape, classes=len(names))
     return found
@@ -140,8 +176,11 @@ def open_test(
 
 
 def _words(shape: DataShape) -> str:
-    axes = " x ".join(map(str, shape.axes))
-    return f"{axes}, {shape.channels} channel{'s' * (shape.channels > 1)}, {shape.values} values"
+    return f"{' x '.join(map(str, shape.axes))}, {_kinds(shape)}"
+
+
+def _kinds(shape: DataShape) -> str:
+    return f"{shape.channels} channel{'s' * (shape.channels > 1)}, {shape.values} values"
 
 
 def _choose_split(what: str | Path, options: ReadOptions, *, trained: bool) -> ReadOptions:

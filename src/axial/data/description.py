@@ -11,8 +11,9 @@ from axial.errors import DataError
 from axial.shape import MOST_VALUES, DataShape
 from axial.system.files import open_file
 
-FORMAT = 1
-"""The newest layout of the description this version reads, and the one it writes."""
+FORMAT = 2
+"""The newest layout of the description this version reads; of pictures of different sizes, the one
+it writes. All else is written in layout 1, which older versions read too."""
 MOST_CLASSES = 1 << 20
 """What has more kinds than that is numbered by something else than its kind."""
 
@@ -30,6 +31,16 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What the sizes of pictures are in all; they lie in a file of their own."""
+
+    pixels: int
+    """Of all pictures together."""
+    sha256: str
+    """Hash of heights and widths as little-endian int64."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Description:
     """What a packed array holds and where it came from; no time and no place of a machine."""
 
@@ -40,7 +51,7 @@ class Description:
     split: str | None
     """Train, test, or whatever the source calls its parts."""
     axes: tuple[int, ...]
-    """Lengths of the grid, slowest first."""
+    """Lengths of the grid, slowest first; none where pictures have sizes of their own."""
     channels: int
     """Channels of each element."""
     values: int
@@ -61,6 +72,8 @@ class Description:
     """The command that made the file."""
     beginning: bool = False
     """Whether these are only the first examples of a source that goes on after them."""
+    sizes: Sizes | None = None
+    """What the sizes of pictures are in all, if they differ."""
 
     @property
     def title(self) -> str:
@@ -80,11 +93,21 @@ class Description:
             axes=self.axes, channels=self.channels, values=self.values, classes=classes
         )
 
+    @property
+    def array_shape(self) -> tuple[int, ...]:
+        """Shape of the array in the file: (n, *axes, c), or (pixels, c) where sizes differ."""
+        if self.sizes is not None:
+            return (self.sizes.pixels, self.channels)
+        return (self.count, *self.axes, self.channels)
+
     def to_json(self) -> str:
         """The text of the file beside the array."""
-        found = {"format": FORMAT, "shape": [self.count, *self.axes, self.channels], **asdict(self)}
+        version = 1 if self.sizes is None else FORMAT
+        found = {"format": version, "shape": self.array_shape, **asdict(self)}
         if not self.beginning:
             del found["beginning"]  # only what is read for one command is ever cut
+        if self.sizes is None:
+            del found["sizes"]
         return json.dumps(found | {"checksum": _checksum(found)}, indent=2) + "\n"
 
     @classmethod
@@ -115,8 +138,11 @@ class Description:
         """The description of what JSON holds; a ValueError, KeyError or TypeError if it is none."""
         if found["labels"] is not None:
             found = found | {"labels": _checked(Labels, found["labels"])}
+        if found.get("sizes") is not None:
+            found = found | {"sizes": _checked(Sizes, found["sizes"])}
         about: Description = _checked(cls, found)
-        if not (about.axes and 2 <= about.values <= MOST_VALUES and about.count > 0):
+        one_kind = bool(about.axes) == (about.sizes is None)
+        if not (one_kind and 2 <= about.values <= MOST_VALUES and about.count > 0):
             raise ValueError(
                 f"axes, values and count are {about.axes}, {about.values} and {about.count}"
             )
@@ -160,3 +186,8 @@ def description_path(path: Path | str) -> Path:
 def labels_path(path: Path | str) -> Path:
     """Where the labels of a packed array lie."""
     return Path(path).with_suffix(".labels.npy")
+
+
+def sizes_path(path: Path | str) -> Path:
+    """Where the sizes of pictures lie that have different ones."""
+    return Path(path).with_suffix(".sizes.npy")

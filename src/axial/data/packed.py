@@ -1,8 +1,9 @@
 """The packed array: one .npy file of unsigned integers (n, *axes, c), and its description.
 
 `FILE.npy` is an ordinary numpy file. `FILE.json` beside it says what it holds and carries its
-hash; `FILE.labels.npy` holds the labels where there are any. A file without a description that
-fits it is never taken for data. Layout: docs/data.md.
+hash; `FILE.labels.npy` holds the labels where there are any. Pictures of different sizes lie one
+after another, (pixels, c), and `FILE.sizes.npy` holds their heights and widths. A file without a
+description that fits it is never taken for data. Layout: docs/data.md.
 """
 
 import hashlib
@@ -12,19 +13,50 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from axial.data.description import Description, description_path, labels_path
+from axial.data.description import Description, description_path, labels_path, sizes_path
 from axial.errors import DataError
 from axial.shape import DataShape
 from axial.system.files import open_file, pending
 
 Array = NDArray[Any]
+LONGEST = 1 << 20
+"""Pixels a side of a picture may have."""
 _READ_BYTES = 8 << 20
+
+
+class Examples(Protocol):
+    """Examples of one shape: a packed array, or the parts of equal size of larger pictures."""
+
+    path: Path
+    description: Description
+    labels: NDArray[np.int64] | None
+    shape: DataShape
+    stack_frames: bool
+
+    def __len__(self) -> int: ...
+
+    @property
+    def array(self) -> Array:
+        """Where the elements lie, whatever they are part of."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one example: (*axes, c)."""
+
+    def rows(self, indices: Sequence[int] | NDArray[np.int64], out: Array | None = None) -> Array:
+        """Examples by index, in `out` (k, *axes, c) or a new array."""
+
+    def example(self, index: int) -> Array:
+        """One example (*axes, c)."""
+
+    def check(self) -> None:
+        """Refuse elements that are not those of the description."""
 
 
 class Packed:
@@ -34,6 +66,9 @@ class Packed:
     mapping: nothing stays resident, and a file cut short under our feet is an error instead
     of a crash. With `stack_frames` the first axis, time, is folded into the channels the
     paper's way, frame-major: (n, t, h, w, c) is read as (n, h, w, t * c).
+
+    Pictures of different sizes (`sizes` is not None) have no axes in common: they are read one by
+    one (`example`), or as parts of equal size (`data/crops.py`).
     """
 
     def __init__(self, path: Path | str, *, stack_frames: bool = False) -> None:
@@ -46,25 +81,31 @@ class Packed:
         self.description = Description.from_json(about)
         self.array = _open_array(self.path)
         wanted = self.description
-        shape = (wanted.count, *wanted.axes, wanted.channels)
+        shape = wanted.array_shape
         if self.array.shape != shape or str(self.array.dtype) != wanted.dtype:
             raise DataError(
                 f"{self.path}: holds {self.array.dtype} {self.array.shape}, but its description "
                 f"says {wanted.dtype} {shape}; pack it again"
             )
-        labels = labels_path(self.path)
-        if about != description_path(self.path) and pending(labels).is_file():
-            labels = pending(labels)
+        labels, sizes = labels_path(self.path), sizes_path(self.path)
+        if about != description_path(self.path):
+            labels, sizes = (
+                pending(file) if pending(file).is_file() else file for file in (labels, sizes)
+            )
         self.labels = None if wanted.labels is None else _read_labels(labels, self.path, wanted)
+        self.sizes = None if wanted.sizes is None else _read_sizes(sizes, self.path, wanted)
+        """Height and width of each picture (n, 2), where they differ."""
         self.stack_frames = stack_frames
         self.shape = wanted.shape
         if stack_frames:
             self.shape = stacked_shape(self.path, self.shape)
+        if self.sizes is not None:
+            self._starts = np.cumsum(self.sizes.prod(1)) - self.sizes.prod(1)
         self._file = os.open(self.path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
     def __len__(self) -> int:
-        return len(self.array)
+        return self.description.count
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -73,6 +114,11 @@ class Packed:
 
     def rows(self, indices: Sequence[int] | NDArray[np.int64], out: Array | None = None) -> Array:
         """Examples by index, one copy from the file into `out` (k, *axes, c), or a new array."""
+        if self.sizes is not None:
+            raise DataError(
+                f"{self.path}: holds pictures of different sizes, which are read one by one, "
+                f"`example(i)`"
+            )
         wanted = np.asarray(indices, np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"examples {wanted.min()} to {wanted.max()} of {len(self)}")
@@ -86,6 +132,35 @@ class Packed:
         out[:] = np.moveaxis(clips, 1, -2).reshape(out.shape)
         return out
 
+    def example(self, index: int) -> Array:
+        """One example (*axes, c); a picture in its own size."""
+        if self.sizes is None:
+            return self.rows([index])[0]
+        height, width = self.sizes[index].tolist()
+        return self.part(index, 0, 0, (height, width))
+
+    def part(
+        self, index: int, top: int, left: int, size: tuple[int, int], out: Array | None = None
+    ) -> Array:
+        """The part (h, w, c) of a picture that begins at a row and a column, line by line."""
+        if self.sizes is None:
+            height, width = self.array.shape[1:-1]
+            start = index * height * width
+        else:
+            (height, width), start = self.sizes[index].tolist(), int(self._starts[index])
+        assert 0 <= top <= height - size[0] and 0 <= left <= width - size[1]
+        if out is None:
+            out = np.empty((*size, self.description.channels), self.array.dtype)
+        pixel, view = self.description.channels * self.array.itemsize, out.data.cast("B")
+        if size[1] == width:  # the lines lie one after another
+            self._fill(view, (start + top * width) * pixel, index)
+            return out
+        line = size[1] * pixel
+        for i in range(size[0]):
+            place = (start + (top + i) * width + left) * pixel
+            self._fill(view[i * line : (i + 1) * line], place, index)
+        return out
+
     def checked(self) -> Iterator[Array]:
         """All examples as they are stored, some megabytes at a time.
 
@@ -94,8 +169,8 @@ class Packed:
         digest = hashlib.sha256()
         size = int(np.prod(self.array.shape[1:])) * self.array.itemsize
         step = max(1, _READ_BYTES // size)
-        for start in range(0, len(self), step):
-            index = np.arange(start, min(start + step, len(self)))
+        for start in range(0, len(self.array), step):
+            index = np.arange(start, min(start + step, len(self.array)))
             rows = self._read(index)
             digest.update(rows.data.cast("B"))
             if (most := int(rows.max())) >= self.description.values:
@@ -125,17 +200,22 @@ class Packed:
         view = out.data.cast("B")
         breaks = (np.flatnonzero(np.diff(indices) != 1) + 1).tolist()
         for first, last in pairwise([0, *breaks, len(indices)]):
-            start, part = int(indices[first]) * size, view[first * size : last * size]
-            done = 0
-            while done < len(part):
-                count = os.preadv(self._file, [part[done:]], self.array.offset + start + done)
-                if not count:
-                    raise DataError(
-                        f"{self.path}: ends inside example {(start + done) // size}, though it was "
-                        f"whole when opened; pack it again"
-                    )
-                done += count
+            start, part = int(indices[first]), view[first * size : last * size]
+            self._fill(part, start * size, start, size)
         return out
+
+    def _fill(self, part: memoryview, start: int, example: int, size: int | None = None) -> None:
+        """Read bytes of the elements; they begin in an `example`, and `size` is that of each."""
+        done = 0
+        while done < len(part):
+            count = os.preadv(self._file, [part[done:]], self.array.offset + start + done)
+            if not count:
+                cut = example + done // size if size else example
+                raise DataError(
+                    f"{self.path}: ends inside example {cut}, though it was whole when opened; "
+                    f"pack it again"
+                )
+            done += count
 
 
 def _open_array(path: Path) -> "np.memmap[Any, Any]":
@@ -154,17 +234,33 @@ def _open_array(path: Path) -> "np.memmap[Any, Any]":
 def _read_labels(path: Path, array: Path, about: Description) -> NDArray[np.int64]:
     """The labels of an array, which its description knows."""
     assert about.labels is not None
-    try:
-        with open_file(path) as file:
-            labels = npy.read_array(file, allow_pickle=False).astype(np.int64)
-    except Exception as error:  # numpy's reader raises anything at all on damage
-        reason = " ".join(str(error).split())
-        raise DataError(f"{path}: labels cannot be read ({reason}); pack again") from error
-    classes = about.labels.classes
+    labels, classes = _read_beside(path, "labels"), about.labels.classes
     fits = labels.shape == (about.count,) and 0 <= labels.min() <= labels.max() < classes
-    if not fits or hash_labels(labels) != about.labels.sha256:
+    if not fits or hash_integers(labels) != about.labels.sha256:
         raise DataError(f"{path}: does not belong to {array.name}; pack again")
     return labels
+
+
+def _read_sizes(path: Path, array: Path, about: Description) -> NDArray[np.int64]:
+    """The sizes of pictures, which their description knows."""
+    assert about.sizes is not None
+    sizes = _read_beside(path, "sizes")
+    fits = sizes.shape == (about.count, 2) and 1 <= sizes.min() <= sizes.max() <= LONGEST
+    # In float64, which is exact up to any file there is: a sum of integers can come round to it.
+    fits = fits and sizes.prod(1).sum(dtype=np.float64) == about.sizes.pixels
+    if not fits or hash_integers(sizes) != about.sizes.sha256:
+        raise DataError(f"{path}: does not belong to {array.name}; pack again")
+    return sizes
+
+
+def _read_beside(path: Path, what: str) -> NDArray[np.int64]:
+    """The integers of a small file."""
+    try:
+        with open_file(path) as file:
+            return npy.read_array(file, allow_pickle=False).astype(np.int64)
+    except Exception as error:  # numpy's reader raises anything at all on damage
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: {what} cannot be read ({reason}); pack again") from error
 
 
 def open_packed(path: Path | str, *, stack_frames: bool = False) -> Packed:
@@ -215,14 +311,23 @@ def spread(available: int, count: int) -> NDArray[np.int64]:
     return (2 * np.arange(count, dtype=np.int64) + 1) * available // max(1, 2 * count)
 
 
+def size_range(sizes: NDArray[np.int64]) -> str:
+    """Heights and widths in words: by area the smallest, the median and the largest picture."""
+    by_area = sizes[np.argsort(sizes.prod(1), kind="stable")]
+    small, middle, large = (
+        " x ".join(map(str, by_area[i])) for i in (0, len(sizes) // 2, len(sizes) - 1)
+    )
+    return small if small == large else f"{small} to {large} (median {middle})"
+
+
 def dtype_for(values: int) -> np.dtype[Any]:
     """The smallest unsigned integers that hold `values` values."""
     return np.dtype(np.uint8 if values <= 256 else np.uint16)
 
 
-def hash_labels(labels: Array) -> str:
-    """Hash of labels, whatever integers they are stored as."""
-    return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
+def hash_integers(found: Array) -> str:
+    """Hash of labels or sizes, whatever integers they are stored as."""
+    return hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()
 
 
 def stacked_shape(source: Path | str, shape: DataShape) -> DataShape:

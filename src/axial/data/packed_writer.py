@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from axial.data.description import Description, Labels, description_path, labels_path
-from axial.data.packed import Array, described_by, hash_labels
+from axial.data.description import (
+    Description,
+    Labels,
+    Sizes,
+    description_path,
+    labels_path,
+    sizes_path,
+)
+from axial.data.packed import LONGEST, Array, described_by, hash_integers
 from axial.errors import DataError
 from axial.system.files import (
     commit,
@@ -27,15 +34,19 @@ class PackedWriter:
     """Writes a packed array piece by piece, and puts it in place whole or not at all.
 
     Everything goes to a scratch folder beside the final place, which one process at a time has.
-    A packed array that is there already is replaced only with `overwrite`.
+    A packed array that is there already is replaced only with `overwrite`. `append` adds examples
+    of one shape, `append_picture` pictures of different sizes.
     """
 
     def __init__(self, path: Path | str, *, overwrite: bool = False) -> None:
         self.path, self._overwrite = Path(path), overwrite
         if self.path.suffix != ".npy":
             raise DataError(f"{path}: a packed array is a .npy file; call it {path}.npy")
-        self._beside = labels_path(self.path), description_path(self.path)
+        self._labels, self._sizes = labels_path(self.path), sizes_path(self.path)
+        self._beside = self._labels, self._sizes, description_path(self.path)
         self.count = 0
+        self.sizes: list[tuple[int, int]] = []
+        """Height and width of each picture, where they differ."""
         self._digest = hashlib.sha256()
         self._row: tuple[int, ...] = ()
         self._dtype = np.dtype(np.uint8)
@@ -57,6 +68,18 @@ class PackedWriter:
 
     def append(self, rows: Array) -> None:
         """Add examples (k, *axes, c), all of one shape and type."""
+        self._write(rows)
+        self.count += len(rows)
+
+    def append_picture(self, x: Array) -> None:
+        """Add a picture (h, w, c) of any size."""
+        height, width, channels = x.shape
+        assert 0 < min(height, width) <= max(height, width) <= LONGEST
+        self._write(x.reshape(-1, channels))
+        self.sizes.append((height, width))
+        self.count += 1
+
+    def _write(self, rows: Array) -> None:
         if not self.count:
             self._row, self._dtype = rows.shape[1:], rows.dtype.newbyteorder("<")
         assert rows.shape[1:] == self._row and rows.dtype == self._dtype
@@ -66,7 +89,6 @@ class PackedWriter:
                 self._write_header()
             self._file.write(data)
         self._digest.update(data)
-        self.count += len(rows)
 
     def finish(
         self, labels: Array | None, classes: int, names: Sequence[str] | None, **facts: Any
@@ -77,8 +99,10 @@ class PackedWriter:
             about = Labels(
                 classes=classes,
                 names=None if names is None else _unique(names),
-                sha256=hash_labels(labels),
+                sha256=hash_integers(labels),
             )
+        sizes = np.array(self.sizes)
+        pixels = int(sizes.prod(1).sum()) if self.sizes else 0
         description = Description(
             axes=self._row[:-1],
             channels=self._row[-1],
@@ -86,31 +110,40 @@ class PackedWriter:
             dtype=str(self._dtype),
             labels=about,
             sha256=self._digest.hexdigest(),
+            sizes=Sizes(pixels=pixels, sha256=hash_integers(sizes)) if self.sizes else None,
             **facts,
         )
         with errors_of(self.path):
             self._write_header()
             self._file.close()
             (self._folder / description_path(self.path).name).write_text(description.to_json())
-            beside = self._beside if labels is not None else self._beside[1:]
             if labels is not None:
                 small = labels.astype(np.min_scalar_type(max(0, classes - 1)))
-                np.save(self._folder / beside[0].name, small)
-            commit(self._folder, self.path, *beside, gone=self._outdated(description))
+                np.save(self._folder / self._labels.name, small)
+            if self.sizes:
+                np.save(self._folder / self._sizes.name, sizes.astype(np.int32))
+            gone = self._outdated(description)
+            beside = (file for file in self._beside if file not in gone)
+            commit(self._folder, self.path, *beside, gone=gone)
         return description
 
     def _outdated(self, about: Description) -> tuple[Path, ...]:
-        return () if about.labels else self._beside[:1]
+        """The files beside an array that one of this description does not have."""
+        has = {self._labels: about.labels, self._sizes: about.sizes}
+        return tuple(file for file, said in has.items() if said is None)
 
     def _check_place(self) -> None:
         """Never replace a file beside the array that is not our own."""
-        if self.path.name.endswith(".labels.npy"):
-            raise DataError(f"{self.path}: is the name of an array's labels; use another --out")
-        others = [self.path, self._beside[0]]
-        if (waiting := pending(self._beside[1])).exists():
+        for name in ("labels", "sizes"):
+            if self.path.name.endswith(f".{name}.npy"):
+                raise DataError(f"{self.path}: is the name of an array's {name}; use another --out")
+        others: tuple[Path, ...] = (self.path, self._labels, self._sizes)
+        if (waiting := pending(self._beside[-1])).exists():
             Description.from_json(waiting)  # or it is not ours to remove
-        if (beside := described_by(self.path)).exists():
-            others = [] if Description.from_json(beside).labels else [self._beside[0]]
+        for beside in {described_by(self.path), self._beside[-1]}:
+            if beside.exists():  # two, where a writer died before it removed what the old one had
+                unknown = self._outdated(Description.from_json(beside))
+                others = tuple(file for file in others if file in unknown)
         for file in others:
             if file.exists():
                 raise DataError(
@@ -123,7 +156,7 @@ class PackedWriter:
     def _clean_up(self) -> None:
         """Finish, or forget, what a writer that died has left pending."""
         waiting = described_by(self.path)
-        if waiting == pending(self._beside[1]):
+        if waiting == pending(self._beside[-1]):
             complete(*self._beside, gone=self._outdated(Description.from_json(waiting)))
         for file in self._beside:
             pending(file).unlink(missing_ok=True)
@@ -131,7 +164,8 @@ class PackedWriter:
     def _write_header(self) -> None:
         """The numpy header; numpy leaves room in it for the count to grow."""
         self._file.seek(0)
-        shape = (self.count, *self._row)
+        count = sum(height * width for height, width in self.sizes) or self.count
+        shape = (count, *self._row)
         npy.write_array_header_1_0(
             self._file,
             {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape},

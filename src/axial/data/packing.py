@@ -5,7 +5,7 @@ size and written in their own order.
 """
 
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from axial.data.decoding import Piece, decoded, worker_count
-from axial.data.description import MOST_CLASSES
-from axial.data.packed import Array, Packed, is_packed, open_packed
+from axial.data.description import MOST_CLASSES, Labels
+from axial.data.packed import LONGEST, Array, Packed, is_packed, open_packed, size_range
 from axial.data.packed_writer import PackedWriter
 from axial.data.sources.arrays import beyond_values, values_for
 from axial.data.sources.options import ReadOptions
@@ -26,6 +26,8 @@ from axial.errors import DataError
 from axial.system.progress import counting
 
 _SKIPPED = "a skipped record is a picture, a clip or the rest of a file: one example or more"
+_SHOWN = 10
+"""Names of classes that a report shows."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,14 @@ class PackReport:
     def __str__(self) -> str:
         about = self.packed.description
         shape = " x ".join(map(str, (*about.axes, about.channels)))
+        examples = f"{about.count:,} of {shape}"
+        if self.packed.sizes is not None:
+            examples = f"{about.count:,} of {size_range(self.packed.sizes)}, {about.channels} "
+            examples += f"channel{'s' * (about.channels > 1)}"
         lines = {
             "source": f"{about.title}, read as {self.reader}",
-            "examples": f"{about.count:,} of {shape}, {about.values} values, {about.dtype}",
-            "labels": f"{about.labels.classes} classes" if about.labels else "none",
+            "examples": f"{examples}, {about.values} values, {about.dtype}",
+            "labels": _classes(about.labels) if about.labels else "none",
             "sha256": about.sha256,
         }
         if about.skipped:
@@ -51,6 +57,15 @@ class PackReport:
             lines["skipped"] = f"{about.left_out}{first}"
         rows = [*lines.items(), *(("note", note) for note in about.notes)]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
+
+
+def _classes(labels: Labels) -> str:
+    """How many there are, and how they are called, or can be."""
+    names = labels.names
+    if names is None:
+        return f"{labels.classes:,} classes without names; --class-names gives them some"
+    more = ", ..." if len(names) > _SHOWN else ""
+    return f"{labels.classes:,} classes: {', '.join(names[:_SHOWN])}{more}"
 
 
 def pack(
@@ -63,16 +78,22 @@ def pack(
     shown: Path | None = None,
     limit: int | None = None,
     overwrite: bool = False,
+    class_names: Sequence[str] | None = None,
 ) -> PackReport:
     """Write a source as one packed array, whole or not at all; over another with `overwrite`.
 
     `workers` defaults to one for each core; `progress` draws a bar on standard error. `shown` is
     what the description calls the file, if it is to be moved there. With a `limit` only the first
     so many examples are read, unless all must be seen to tell how many classes there are.
+    `class_names` are what the labels 0, 1, 2 ... of the source mean.
     """
     options = options or ReadOptions()
     before = _open_as_packed(source, options.split) if is_packed(source) else None
     reading = options
+    if before is not None and before.sizes is not None:
+        raise DataError(
+            f"{source}: is packed already, in sizes that differ; give the source it was made from"
+        )
     if before is not None:  # as its description has it, but for what is asked for
         reading = replace(options, split=None, channels_last=not options.channels_none)
     opened = open_source(source, reading)
@@ -82,9 +103,11 @@ def pack(
                 f"{out}: would replace the very file it is made from; use another --out"
             )
     with PackedWriter(out, overwrite=overwrite) as writer:
-        collector = _Collector(writer, opened, skip_bad=options.skip_bad, limit=limit)
+        collector = _Collector(writer, opened, options, limit=limit)
         if before is not None:
             collector.inherit(before)
+        if class_names is not None:
+            collector.rename(class_names)
         expected = min(filter(None, (limit, opened.count)), default=None)
         try:
             with (
@@ -96,7 +119,7 @@ def pack(
                     advance(writer.count)
         except OSError as error:
             raise DataError(f"{source}: cannot be read ({error.strerror or error})") from error
-        collector.finish(command(source, shown or out, options, workers))
+        collector.finish(command(source, shown or out, options, workers, class_names))
     return PackReport(open_packed(out), opened.reader, tuple(collector.bad))
 
 
@@ -128,7 +151,11 @@ def _open_as_packed(what: str | Path, wanted: str | None) -> Packed:
 
 
 def command(
-    source: str | Path, out: str | Path, options: ReadOptions, workers: int | None = None
+    source: str | Path,
+    out: str | Path,
+    options: ReadOptions,
+    workers: int | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> str:
     """The command line that does what `pack` does with these arguments."""
     words = ["axial", "data", str(source), "--out", str(out)]
@@ -138,6 +165,8 @@ def command(
         words += [] if value is True else [str(value)]
     if workers is not None:
         words += ["--workers", str(workers)]
+    if class_names is not None:
+        words += ["--class-names", *class_names]
     return shlex.join(words)
 
 
@@ -145,13 +174,13 @@ class _Collector:
     """Takes decoded records in order, checks that they fit together, and writes them."""
 
     def __init__(
-        self, writer: PackedWriter, source: Source, *, skip_bad: bool, limit: int | None
+        self, writer: PackedWriter, source: Source, options: ReadOptions, *, limit: int | None
     ) -> None:
         self.writer = writer
         self.source = source
-        self.skip_bad = skip_bad
+        self.skip_bad, self.any_size = options.skip_bad, options.any_size
         self.limit = limit
-        self.beginning = False
+        self.beginning = self.renamed = False
         self.bad: list[str] = []
         self.skipped = 0
         self.largest = 0
@@ -169,6 +198,13 @@ class _Collector:
         if about.labels is not None and packed.labels is not None:
             self.labels = [packed.labels[: self.limit]]
             source.names, source.classes = about.labels.names, about.labels.classes
+
+    def rename(self, names: Sequence[str]) -> None:
+        """Call the classes by other names than the source does, if it does."""
+        if len(set(names)) < len(names):
+            raise DataError(f"--class-names is {', '.join(names)}; give names that all differ")
+        self.renamed = True
+        self.source.names, self.source.classes = names, len(names)
 
     @property
     def missing(self) -> int | None:
@@ -212,10 +248,15 @@ class _Collector:
                 rows.append(record.data[:room])
                 if record.label is not None:
                     labels.append(np.broadcast_to(record.label, (len(record.data),))[:room])
-        if rows:
-            x = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        if rows and not self.any_size:
+            rows = [rows[0] if len(rows) == 1 else np.concatenate(rows)]
+        for x in rows:
             self.largest = max(self.largest, int(x.max()))
-            self.writer.append(x)
+            if not self.any_size:
+                self.writer.append(x)
+                continue
+            for picture in x:
+                self.writer.append_picture(picture)
         if labels:
             self.labels.append(np.concatenate(labels).astype(np.int64))
 
@@ -247,6 +288,12 @@ class _Collector:
         labels = self._all_labels()
         most = -1 if labels is None else int(labels.max())
         classes = source.classes or most + 1
+        if self.renamed and not 0 <= most < classes:
+            found = "no labels" if labels is None else f"the label {most:,}"
+            cure = "leave --class-names out" if labels is None else "name every class"
+            raise DataError(
+                f"{source.name}: holds {found}, but --class-names names {classes:,} classes; {cure}"
+            )
         if not most < classes <= MOST_CLASSES:
             raise DataError(
                 f"{source.name}: holds the label {most:,}, and has {classes:,} classes; number "
@@ -268,11 +315,17 @@ class _Collector:
 
     def _check(self, record: Record) -> None:
         shape = record.data.shape[1:]
+        if self.any_size and max(shape[:-1]) > LONGEST:
+            raise DataError(
+                f"{record.where}: has {max(shape[:-1]):,} pixels along one side, more than "
+                f"{LONGEST:,}; shrink it or remove it"
+            )
         if self.row is None:
             self.row, self.first = shape, record.where
-        elif shape != self.row:
+        elif shape[-1] != self.row[-1] or (shape != self.row and not self.any_size):
             takes = self.source.takes
-            raise DataError(_misfit(record.where, shape, self.first, self.row, takes))
+            row = shape[:-1] + self.row[-1:] if self.any_size else self.row
+            raise DataError(_misfit(record.where, shape, self.first, row, takes))
 
     def _all_labels(self) -> Array | None:
         if not self.labels:
@@ -287,12 +340,16 @@ class _Collector:
 def _misfit(
     where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...], takes: frozenset[str]
 ) -> str:
-    ways = {"size": "--size", "patches": "--patches"}
+    ways = {"size": "--size", "patches": "--patches", "any_size": "--any-size"}
     mine, theirs = (" x ".join(map(str, s)) for s in (shape, row))
     if shape[:-1] == row[:-1]:
         ways = {"convert": "--convert rgb or grey"}
         kinds = {1: "grey", 3: "in colour"}
         mine, theirs = (kinds.get(s[-1], str(s[-1])) for s in (shape, row))
-    found = " or ".join(way for name, way in ways.items() if name in takes)
-    cure = f"use {found} to make all alike" if found else "all examples of an array are alike"
+    found = [way for name, way in ways.items() if name in takes]
+    cure = "all examples of an array are alike"
+    if found:
+        alike = [way for way in found if way != "--any-size"]
+        cure = f"use {' or '.join(alike)} to make all alike"
+        cure += ", or --any-size to keep them as they are" * (len(alike) < len(found))
     return f"{where}: is {mine}, but {first} is {theirs}; {cure}"

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from axial.data.classical import WEBP_LONGEST, codec_bits
-from axial.data.packed import Array, Packed, spread
+from axial.data.packed import Array, Packed, size_range, spread
 from axial.errors import DataError
 
 _SAMPLE = 256
@@ -18,12 +18,15 @@ def survey(packed: Packed, other: Packed | None = None) -> str:
     about = packed.description
     histogram, means = value_counts(packed)
     shape = " x ".join(map(str, about.axes))
+    if packed.sizes is not None:
+        shape = size_range(packed.sizes)
     rows = [
         ("data", about.title),
         (
-            "examples",
+            "examples" if packed.sizes is None else "pictures",
             f"{about.count:,} of {shape}, {about.channels} channel{'s' * (about.channels > 1)}",
         ),
+        *([("pixels", f"{about.sizes.pixels:,}")] if about.sizes else []),
         ("values", f"{about.values}, stored as {about.dtype}"),
         ("labels", _labels(packed)),
         ("sha256", f"{about.sha256} (checked)"),
@@ -58,9 +61,12 @@ def value_counts(packed: Packed) -> tuple[NDArray[np.int64], NDArray[np.float64]
 def duplicates(packed: Packed, other: Packed) -> tuple[int, int]:
     """Examples that repeat an earlier one, and examples that stand in `other` too."""
     if packed.row_shape != other.row_shape:
+        found = [
+            one.row_shape if one.sizes is None else "of different sizes" for one in (other, packed)
+        ]
         raise DataError(
-            f"{other.path}: examples are {other.row_shape}, those of {packed.path} "
-            f"{packed.row_shape}; compare arrays of one shape"
+            f"{other.path}: examples are {found[0]}, those of {packed.path} {found[1]}; compare "
+            f"arrays of one shape"
         )
     mine, theirs = _hashes(packed), _hashes(other)
     return len(mine) - len(np.unique(mine)), int(np.isin(mine, theirs).sum())
@@ -69,8 +75,15 @@ def duplicates(packed: Packed, other: Packed) -> tuple[int, int]:
 def _hashes(packed: Packed) -> Array:
     """16 bytes for each example: with a billion of them, two that collide are not to be found."""
     examples = (row for rows in packed.checked() for row in rows)
+    if packed.sizes is not None:
+        packed.check()
+        examples = (packed.example(i) for i in range(len(packed)))
     wide = (row.astype("<u2").tobytes() for row in examples)  # alike in arrays of either type
-    marks = (hashlib.blake2b(row, digest_size=16).hexdigest() for row in wide)
+    sizes = [b""] * len(packed) if packed.sizes is None else [s.tobytes() for s in packed.sizes]
+    marks = (
+        hashlib.blake2b(size + row, digest_size=16).hexdigest()
+        for size, row in zip(sizes, wide, strict=True)
+    )
     return np.fromiter(marks, "S32", len(packed))
 
 

@@ -17,6 +17,8 @@ class ClipOptions:
     """Crop pictures to the central square and shrink it to N x N pixels, by averaging areas."""
     patches: bool = False
     """Cut pictures into patches of --size instead, without resizing; the rest is dropped."""
+    any_size: bool = False
+    """Keep pictures of different sizes as they are; a model takes crops or tiles of them."""
     camera: Literal["main", "aux1"] = "main"
     """Camera of the BAIR robot."""
     channels_last: bool = False
@@ -49,6 +51,10 @@ class ClipOptions:
             raise DataError("--channels-last and --channels-none exclude each other: give one")
         if self.patches and not self.size:
             raise DataError("--patches needs to know how large they are: give --size too")
+        if self.any_size and self.size:
+            raise DataError(
+                "--any-size keeps pictures as they are, and --size makes them alike: give one"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from axial.data.sources.picture_decoder import Decoder
 from axial.data.sources.record import Record, Source, choose_split
 from axial.errors import DataError
 
-OPTIONS = frozenset({"size", "patches", "convert"})
+OPTIONS = frozenset({"size", "patches", "convert", "any_size"})
 _SPLITS = {"train", "test", "valid", "val", "validation"}
 
 
