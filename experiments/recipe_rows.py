@@ -1,6 +1,7 @@
 """The rows of the comparison of recipes: each one change of another.
 
-Those that `trapezoid` is the parent of vary what was the best when they were run.
+Those that `trapezoid` is the parent of vary what was the best when they were run; those of
+`combined` ask what keeps longer runs and larger models from learning images by heart.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from axial.models.config import ModelConfig
 from axial.shape import DataShape
 from axial.training.config import Embeddings, Recipe, Schedule, TrainConfig
+from axial.variants import Augment
 
 HELD_OUT = 5000
 """Training images that rows are compared on: the last ones."""
@@ -35,8 +37,13 @@ class Setting:
     norm: Literal["layer", "rms"] = "layer"
     embeddings: Embeddings = "random"
     dropout: float = 0.0
+    """In the encoder too."""
+    decoder_dropout: float = 0.0
+    stochastic_depth: float = 0.0
     labels: bool = False
     flip: bool = True
+    augment: tuple[Augment, ...] = ()
+    untransformed: float = 0.5
     batch: int = 64
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
@@ -52,7 +59,8 @@ class Setting:
         """What a run wrote of its own, without what no row varies any more."""
         known = {field.name for field in fields(cls)} & found.keys()
         values: dict[str, Any] = {name: found[name] for name in known}
-        return cls(**values | {"layers": tuple(found["layers"])})
+        values |= {name: tuple(values[name]) for name in ("layers", "augment") if name in values}
+        return cls(**values)
 
     def model(self, shape: DataShape) -> ModelConfig:
         """The model for CIFAR-10, or for pictures of any other shape."""
@@ -65,8 +73,10 @@ class Setting:
             decoder_layers=self.layers[1:],
             inner=self.inner,
             mlp_ratio=self.mlp_ratio,
-            dropout=self.dropout,
+            dropout=self.decoder_dropout or self.dropout,
             encoder_dropout=self.dropout,
+            stochastic_depth=self.stochastic_depth,
+            augment=self.augment,
         )
 
     def recipe(self, shape: DataShape, *, seed: int) -> Recipe:
@@ -132,6 +142,30 @@ ROWS = {
     "lstm": Row({"inner": "lstm", "layers": (4, 4, 1)}, about="the paper's other inner decoder"),
     "no-flip": Row({"flip": False}),
     "labels": Row({"labels": True}),
+    "dropout-0.05": Row({"decoder_dropout": 0.05}, parent=FINAL),
+    "dropout-0.1": Row({"decoder_dropout": 0.1}, parent=FINAL),
+    "decay-10x": Row({"weight_decay": 0.1}, parent=FINAL),
+    "stochastic-depth-0.1": Row({"stochastic_depth": 0.1}, parent=FINAL),
+    "stochastic-depth-0.2": Row({"stochastic_depth": 0.2}, parent=FINAL),
+    "rotate": Row({"augment": ("rotate",)}, parent=FINAL),
+    "colours": Row({"augment": ("colours",)}, parent=FINAL),
+    "rotate-transpose": Row({"augment": ("rotate", "transpose")}, parent=FINAL),
+    "told-mirror": Row(
+        {"flip": False}, parent="rotate-transpose", about="mirrored copies are told as well"
+    ),
+    "augment-all": Row({"augment": ("rotate", "transpose", "colours")}, parent=FINAL),
+    "augment-quarter": Row({"untransformed": 0.25}, parent="augment-all"),
+    "augment-most": Row({"untransformed": 0.75}, parent="augment-all"),
+    "augment-dropout": Row({"decoder_dropout": 0.05}, parent="augment-all"),
+    "wide": Row({"width": 512, "heads": 8}, parent=FINAL, about="more than what ships may weigh"),
+    "wide-dropout-0.1": Row({"decoder_dropout": 0.1}, parent="wide"),
+    "wide-dropout-0.2": Row({"decoder_dropout": 0.2}, parent="wide"),
+    "wide-augment": Row({"augment": ("rotate", "transpose", "colours")}, parent="wide"),
+    "wide-augment-dropout": Row({"decoder_dropout": 0.1}, parent="wide-augment"),
+    "combined-labels": Row({"labels": True}, parent=FINAL),
+    "labels-augment": Row(
+        {"augment": ("rotate", "transpose", "colours")}, parent="combined-labels"
+    ),
 }
 
 

@@ -15,5 +15,9 @@ COLOUR = config((3, 4), channels=3, classes=2)
 
 def batch_of(model_config, count, *, seed=1):
     x, label, _ = random_input(model_config, count, seed=seed)
-    index = np.arange(count)
-    return Batch(x=x.to(torch.uint8), label=label, index=index, epoch=np.zeros_like(index))
+    index, variant, classes = np.arange(count), None, model_config.classes
+    if model_config.variants > 1:
+        variant = label.numpy() // max(classes, 1)
+        label = label % classes if classes else None
+    found = {"index": index, "epoch": np.zeros_like(index), "variant": variant}
+    return Batch(x=x.to(torch.uint8), label=label, **found)

@@ -1,5 +1,6 @@
 """Rows of the comparison of recipes are what they promise; the table says what runs found."""
 
+import itertools
 import json
 import sys
 from dataclasses import asdict, fields, replace
@@ -10,6 +11,7 @@ import pytest
 from conftest import load_script
 
 import axial
+from axial.checkpoints.run_folder import Run
 from axial.presets import PRESETS, imagenet32
 from axial.shape import DataShape
 from axial.training.config import Optimizer, TrainConfig
@@ -38,6 +40,8 @@ def test_every_row_can_be_built_and_is_as_large_as_promised(name):
     elif name.startswith(("paper", "base", "muon")):
         base = recipes.setting_of("base").model(CIFAR).parameters()
         assert size == pytest.approx(base, rel=0.06)
+    elif name.startswith("wide"):
+        assert 35e6 < size < 37e6
     else:
         assert 27e6 < 2 * size < 30e6
     parent = recipes.ROWS[name].parent
@@ -102,7 +106,41 @@ def test_a_row_is_trained_and_scored_on_what_it_never_saw(
     head, _, line = lines(capsys.readouterr().out)
     line = dict(zip(head, line, strict=True))
     assert line["held out, bits/dim"].startswith(f"{result['looks'][-1]:.4f} +- ")
-    assert (line["seed"], line["compiling"], line["trained on, bits/dim"]) == ("3", "", "")
+    learned = axial.evaluate(model, train, subset=range(20)).bits_per_dim
+    assert line["trained on, bits/dim"] == f"{learned:.4f}"
+    assert (line["seed"], line["compiling"]) == ("3", "")
+
+
+def test_stretches_start_from_the_one_before_and_count_as_one_run(
+    pictures, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(recipe_rows, "HELD_OUT", 20)
+    monkeypatch.setattr(recipe_rows, "VALIDATE_EVERY", 4)
+    how = ["--width", 20, "--batch", 4, "--warmup", 3, "--device", "cpu", "--steps", 6]
+    wanted = ["run", "augment-all", "--data", pictures, "--out", tmp_path, *how]
+    command(*wanted, "--stretches", 2)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["steps"] == 12 and result["tried"]["stretches"] == 2
+    assert result["seconds_allowed"] == 2 * 240 and len(result["looks"]) == 4
+    first, last = Run(tmp_path / "stretch-1"), Run(tmp_path / "run")
+    assert [run.about["training"]["schedule"] for run in (first, last)] == ["constant", "trapezoid"]
+    assert [run.about["training"]["seed"] for run in (first, last)] == [0, 1000]
+    assert last.about["init"]["fingerprint"] == axial.fingerprint(axial.load(first.folder))
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [0, 4, 6, 10, 12]
+    assert all(a["seconds"] < b["seconds"] for a, b in itertools.pairwise(log[1:]))
+    before = axial.fingerprint(axial.load(last.folder))
+    command(*wanted, "--stretches", 2)  # all is there already
+    assert axial.fingerprint(axial.load(last.folder)) == before
+    again = json.loads((tmp_path / "result.json").read_text())
+    assert {**again, "seconds": 0} == {**result, "seconds": 0}
+    with pytest.raises(axial.ConfigError, match="was started with"):  # another row's folder
+        command("run", "rotate", "--data", pictures, "--out", tmp_path, *how, "--stretches", 2)
+    capsys.readouterr()
+    command("table", tmp_path)
+    head, _, line = lines(capsys.readouterr().out)
+    line = dict(zip(head, line, strict=True))
+    assert line["row"].endswith("stretches 2") and line["steps"] == "12"
 
 
 def test_a_row_that_the_package_cannot_train_is_refused(pictures, tmp_path):

@@ -11,6 +11,9 @@ MOST_VALUES = 1 << 16
 MOST_LAYERS, MOST_ELEMENTS = 1 << 12, 1 << 26
 """More layers, and more elements of an example, no model has; a file may say anything."""
 
+ClassNames = tuple[str, ...] | None
+"""What a model's classes are called, in its order; None where no one says."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:

@@ -2,16 +2,17 @@ import itertools
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import VARIANTS, config, random_input, tiny_model
+from conftest import VARIANTS, config, normal, random_input, tiny_model
 from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
-from axial import AxialError, AxialTransformer, InputError, bits_per_dim
+from axial import AxialError, AxialTransformer, InputError, bits_per_dim, draw
 from axial.models.causal import given
 from axial.models.cost import forward_flops, training_flops
 from axial.models.layers import Block, PlaneConvolution, waves
@@ -227,8 +228,39 @@ def test_label_and_context_speak_to_every_prediction(name):
     assert (model(x, label, 2 * context) != before).any(-1)[:, free].all()
     assert torch.equal(model(x, label, torch.zeros_like(context)), model(x, label))
     if label is not None:
-        other = (label + 1) % found.classes
+        other = (label + 1) % (max(found.classes, 1) * found.variants)
         assert (model(x, other, context) != before).any(-1)[:, free].all()
+
+
+def test_each_variant_is_told_apart_and_a_label_of_a_class_alone_is_of_the_example_itself():
+    plain = config((3, 3), channels=3, classes=2)
+    model = tiny_model(replace(plain, augment=("rotate", "colours")))
+    x, _, _ = random_input(plain, 1)
+    every = model(x.expand(48, -1, -1, -1), torch.arange(48))
+    assert len({tuple(one.flatten().tolist()) for one in every}) == 48
+    weights = model.state_dict()
+    assert weights.pop("variant_embedding.weight").shape == (23, 8)
+    without = AxialTransformer.from_weights(plain, weights)
+    label = torch.arange(2)
+    assert torch.equal(
+        model(x.expand(2, -1, -1, -1), label), without(x.expand(2, -1, -1, -1), label)
+    )
+    with pytest.raises(InputError, match="label holds 48: its values must be 0 to 47"):
+        model(x, torch.tensor([48]))
+    with pytest.raises(InputError, match="conditioned on 2 classes: give label="):
+        model(x)
+
+
+@pytest.mark.parametrize("mode", ["encode", "rows"])
+def test_without_a_label_an_unconditional_model_means_the_example_itself(mode):
+    model = tiny_model(config((2, 2), channels=3, channel_mode=mode, augment=("transpose",)))
+    x, _, context = random_input(model.config, 3)
+    zero = torch.zeros(3, dtype=torch.long)
+    assert torch.equal(model(x), model(x, zero))
+    assert torch.equal(model(x, None, context), model(x, zero, context))
+    assert not torch.equal(model(x), model(x, zero + 1))
+    for method in ("cached", "semi-parallel", "naive"):
+        assert torch.equal(draw(model, 3, method=method), draw(model, 3, method=method, label=zero))
 
 
 @pytest.mark.parametrize("name", ["2d-labels", "3d-rows-labels", "1d-columns-labels"])
@@ -440,21 +472,62 @@ def test_it_compiles_without_a_break_and_needs_no_compiler_to_be_imported():
     script = """
 import sys, torch, axial
 axial.load, axial.draw
-assert torch.version.cuda or "torch._dynamo" not in sys.modules  # there a model may be compiled
 sizes = dict(axes=(3, 4), channels=2, values=5, width=8, heads=2, decoder_layers=(2, 1), classes=3)
+axial.AxialTransformer.of_shapes(axial.ModelConfig(**sizes, encoder_layers=2))
+assert torch.version.cuda or "torch._dynamo" not in sys.modules  # there a model may be compiled
 variants = [dict(encoder_layers=2, given_channels=1), dict(encoder_layers=2, given_steps=1),
-            dict(encoder_layers=0, channel_mode="rows")]
-x, label, channel = torch.randint(5, (2, 3, 4, 2)), torch.tensor([0, 2]), torch.tensor([1, 1])
+            dict(encoder_layers=0, channel_mode="rows"), dict(encoder_layers=2, channels=3,
+            augment=("colours",), stochastic_depth=0.5)]
+channel = torch.tensor([1, 1])
 for variant in variants:
-    model = axial.AxialTransformer(axial.ModelConfig(**sizes, **variant))
+    model = axial.AxialTransformer(axial.ModelConfig(**(sizes | variant)))
     model.reset_parameters(final_scale=1.0)
+    x = torch.randint(5, (2, 3, 4, model.config.channels))
+    label = torch.tensor([0, 3 * model.config.variants - 1])
     for checkpointing in (False, True) if variant is variants[0] else (False,):
         torch.compiler.reset()
         step = torch.compile(model.channel_logits, fullgraph=True, backend="eager")
+        torch.manual_seed(0)
         compiled = step(x, channel, label, checkpointing=checkpointing)
+        torch.manual_seed(0)
         torch.testing.assert_close(compiled, model.channel_logits(x, channel, label))
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_stochastic_depth_drops_whole_branches_of_the_decoder_more_often_the_deeper():
+    found = config((3, 4), channels=2, decoder_layers=(3, 2), stochastic_depth=0.5)
+    model = tiny_model(found).train()
+    rates = [
+        block.branch_rate
+        for level in (*model.outer_decoders, model.inner_decoder)
+        for block in level
+    ]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert [block.branch_rate for block in model.encoder.blocks] == [0, 0]
+    x, _, _ = random_input(found, 2)
+    torch.manual_seed(0)
+    assert not torch.equal(model(x), model(x))
+    with evaluating(model):
+        assert torch.equal(model(x), tiny_model(replace(found, stochastic_depth=0.0))(x))
+
+
+@pytest.mark.parametrize("branch", ["attention", "mlp"])
+def test_a_branch_is_dropped_for_an_example_or_not_and_on_average_is_what_it_was(branch):
+    found = config((3, 4), decoder_layers=(2, 1), stochastic_depth=0.4)
+    block = tiny_model(found).inner_decoder[0].train()
+    silent = block.mlp_out if branch == "attention" else block.attention.to_out
+    torch.nn.init.zeros_(silent.weight)
+    torch.nn.init.zeros_(silent.bias)
+    x = normal(1, 3, 4, 8).expand(2000, 3, 4, 8)
+    torch.manual_seed(0)
+    added = block(x) - x
+    block.eval()
+    whole = block(x[:1]) - x[:1]
+    dropped = (added == 0).flatten(1).all(1)
+    torch.testing.assert_close(added[~dropped] * 0.6, whole.expand_as(added[~dropped]))
+    assert abs(dropped.double().mean() - 0.4) < 4 * (0.4 * 0.6 / 2000) ** 0.5
+    assert dropped.any() and not dropped.all()
 
 
 def test_some_blocks_of_a_level_are_a_list_of_them():

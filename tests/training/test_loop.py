@@ -113,6 +113,12 @@ def test_the_sheet_of_a_run_with_classes_names_them(alone):
     assert not np.array_equal(strips[0], strips[1])
 
 
+def test_the_model_of_a_run_knows_its_classes_without_the_run(alone, tmp_path):
+    for name in ("model.safetensors", "config.json"):
+        shutil.copy(alone / name, tmp_path / name)
+    assert axial.load(tmp_path).class_names == tuple("0123456789")
+
+
 def test_more_ranks_than_pictures_draw_them_all(alone):
     packed = axial.open_packed(alone / "data/data.npy")
     model = axial.load(alone)

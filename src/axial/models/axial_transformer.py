@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from axial.models.causal import shift, stack, stack_context, unstack, visible
 from axial.models.config import ModelConfig
+from axial.models.dense import dense
 from axial.models.layers import (
     LSTM,
     NORM_EPS,
@@ -87,19 +88,24 @@ class AxialTransformer(LevelModel):
         last = len(axes) - 1
         self.encoder = ChannelEncoder(config) if config.encoder_layers else None
         self.label_embedding = nn.Embedding(config.classes, width) if config.classes else None
+        # Variant 0 has no row: it adds nothing.
+        several = config.variants > 1
+        self.variant_embedding = nn.Embedding(config.variants - 1, width) if several else None
         self.embedding = nn.Embedding(config.values, width)
         self.positions = Positions(axes, width)
-        self.outer_decoders = nn.ModuleList(
-            Blocks(config, config.decoder_axes(level), causal_axis=level) for level in range(last)
-        )
+        self.outer_decoders = nn.ModuleList(self._level(config, level) for level in range(last))
         self.inner_decoder: Blocks | LSTM
         if config.inner == "lstm":
             self.inner_decoder = LSTM(config)
         else:
-            self.inner_decoder = Blocks(config, config.decoder_axes(last), causal_axis=last)
+            self.inner_decoder = self._level(config, last)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.to_logits = nn.Linear(width, config.values)
         self.reset_parameters()
+
+    @staticmethod
+    def _level(config: ModelConfig, level: int) -> Blocks:
+        return Blocks(config, config.decoder_axes(level), level, config.branch_rates(level))
 
     def reset_parameters(self, *, final_scale: float = FINAL_SCALE) -> None:
         """Draw new weights as the authors do: at the default scale, the uniform distribution.
@@ -199,15 +205,23 @@ class AxialTransformer(LevelModel):
         condition = None if context is None else context.to(self.embedding.weight.dtype)
         if condition is not None and self.config.channel_mode != "encode":
             condition = stack_context(condition, self.config)
-        if label is not None and self.label_embedding is not None:
-            embedded = self.label_embedding(label)
-            embedded = embedded.view(
-                label.shape[0], *(1,) * len(self.config.axes), self.config.width
-            )
-            condition = embedded if condition is None else embedded + condition
+        for embedded in () if label is None else self._embedded(label):
+            ones = (1,) * len(self.config.axes)
+            added = embedded.view(embedded.shape[0], *ones, self.config.width)
+            condition = added if condition is None else added + condition
         if self.encoder is None:
             return condition
         return self.encoder(x, channel, condition, checkpointing=checkpointing)
+
+    def _embedded(self, label: Int[Tensor, " b"]) -> list[Float[Tensor, "b d"]]:
+        """Its class and its variant, as far as the model knows of them."""
+        found, classes = [], max(self.config.classes, 1)
+        if self.label_embedding is not None:
+            found.append(self.label_embedding(label % classes))
+        if self.variant_embedding is not None:
+            rows = F.pad(self.variant_embedding.weight, (0, 0, 1, 0))
+            found.append(F.embedding(label // classes, rows))
+        return found
 
     def _logits(
         self,
@@ -240,7 +254,7 @@ class AxialTransformer(LevelModel):
             before = before + shift(u, axis)
         r = shift(h, plane.ndim - 2) + before
         r = self.inner_decoder(r, checkpointing=checkpointing)
-        return self.to_logits(self.norm(r))
+        return dense(self.to_logits, self.norm(r))
 
 
 def plane_of(x: Examples, channel: Int[Tensor, " b"]) -> Shaped[Tensor, " b *axes"]:

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from axial.models.attention import init_dense
 from axial.models.block_attention import BlockLayer, join_axes, split_axes
 from axial.models.blocks_config import BlocksConfig
+from axial.models.dense import init_dense
 from axial.models.layers import NORM_EPS, Positions, waves
 from axial.models.protocol import (
     Context,

@@ -10,6 +10,7 @@ from axial.errors import ConfigError
 from axial.models.family_config import FamilyConfig, Places, check_heads, check_most
 from axial.shape import MOST_LAYERS
 from axial.validation import as_float, as_lengths, check_choices
+from axial.variants import Augment, as_augment, check_augment, variant_count
 
 Inner = Literal["attention", "lstm"]
 ChannelMode = Literal["encode", "rows", "columns"]
@@ -20,8 +21,8 @@ class ModelConfig(FamilyConfig):
     """An Axial Transformer: the shape of its data, its sizes, its variants."""
 
     least: ClassVar = {"heads": 1, "encoder_layers": 0, "mlp_ratio": 1}
-    rates: ClassVar = ("dropout", "encoder_dropout")
-    later: ClassVar = ("frames", "encoder_dropout")
+    rates: ClassVar = ("dropout", "encoder_dropout", "stochastic_depth")
+    later: ClassVar = ("frames", "encoder_dropout", "stochastic_depth", "augment")
     slice_name: ClassVar = "channel"
 
     heads: int
@@ -38,6 +39,12 @@ class ModelConfig(FamilyConfig):
     """Channels predicted one by one behind an encoder, or stacked into one larger grid."""
     encoder_dropout: float = 0.0
     """Dropout rate of the channel encoder, where it does harm: docs/training.md."""
+    stochastic_depth: float = 0.0
+    """Rate at which the last residual branches of the decoder are dropped, whole; linearly lower
+    for earlier ones."""
+    augment: tuple[Augment, ...] = ()
+    """Transformed copies that it was trained on and told of: a label is variant * max(classes, 1) +
+    class, and variant 0 is the example itself."""
     plane_scale: float | None = None
     """Divisor of the input planes of the encoder. Default: values - 1."""
 
@@ -48,6 +55,8 @@ class ModelConfig(FamilyConfig):
         check_most("number of layers", self.encoder_layers + sum(layers), MOST_LAYERS)
         if self.plane_scale is not None:
             object.__setattr__(self, "plane_scale", as_float("plane_scale", self.plane_scale))
+        object.__setattr__(self, "augment", as_augment(self.augment))
+        check_augment(self.augment, self.data)
         self._check_numbers()
         self._check_layers()
         # Without an encoder only a prefix of the prediction order can be known to all the rest.
@@ -60,6 +69,11 @@ class ModelConfig(FamilyConfig):
         """Channel by channel, each in raster order, or raster order with the channels innermost."""
         places = super().order().reshape(*self.axes, self.channels)
         return (places if self.channel_mode == "columns" else np.moveaxis(places, -1, 0)).ravel()
+
+    @property
+    def variants(self) -> int:
+        """Variants of an example, itself included."""
+        return variant_count(self.augment)
 
     @property
     def line(self) -> int:
@@ -112,6 +126,12 @@ class ModelConfig(FamilyConfig):
         """The axis each block of a decoder level attends along; masked if it is `level` itself."""
         return _cycle(range(len(self.axes) - 1, level - 1, -1), self.decoder_layers[level])
 
+    def branch_rates(self, level: int) -> tuple[float, ...]:
+        """How often the branches of each block of a decoder level are dropped in training."""
+        before, every = sum(self.decoder_layers[:level]), sum(self.decoder_layers)
+        depths = range(before + 1, before + self.decoder_layers[level] + 1)
+        return tuple(self.stochastic_depth * depth / every for depth in depths)
+
     @property
     def plane_divisor(self) -> float:
         """What the encoder divides its input by."""
@@ -141,7 +161,7 @@ class ModelConfig(FamilyConfig):
         feed_forward = hidden * (width + 1) + width * (hidden + 1)
         blocks = self.encoder_layers + sum(self.decoder_layers) - (self.inner == "lstm")
         total = blocks * (2 * norm + dense + feed_forward)
-        total += (self.values + self.classes + sum(self.plane_axes)) * width
+        total += (self.values + self.classes + self.variants - 1 + sum(self.plane_axes)) * width
         total += norm + self.values * (width + 1)
         if self.inner == "lstm":
             total += 8 * width * (width + 1)
@@ -216,10 +236,20 @@ class Sizes:
     """Dropout rate of the residual branches of the decoder."""
     encoder_dropout: float | None = None
     """Dropout rate of the channel encoder, where it does harm: docs/training.md."""
+    stochastic_depth: float | None = None
+    """Rate at which the last residual branches of the decoder are dropped, whole; linearly lower
+    for earlier ones."""
+    augment: tuple[Augment, ...] | None = None
+    """Train on transformed copies as well, each told to the model (conditional augmentation);
+    scores and samples are of the examples themselves."""
     given_channels: int | None = None
     """Leading channels that are always known."""
     given_steps: int | None = None
     """Leading steps of axis 0 that are always known."""
+
+    def __post_init__(self) -> None:
+        if self.augment is not None:
+            object.__setattr__(self, "augment", as_augment(self.augment))
 
     @property
     def given(self) -> dict[str, Any]:

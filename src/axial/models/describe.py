@@ -24,9 +24,10 @@ def _sizes(config: FamilyConfig) -> str:
     if not isinstance(config, ModelConfig):
         return config.sizes()
     encoder = f" ({config.encoder_dropout:g} in the encoder)" if config.encoder_dropout else ""
+    depth = f", stochastic depth {config.stochastic_depth:g}" if config.stochastic_depth else ""
     return (
         f"width {config.width}, {config.heads} heads of {config.width // config.heads}, "
-        f"mlp_ratio {config.mlp_ratio}, dropout {config.dropout:g}{encoder}"
+        f"mlp_ratio {config.mlp_ratio}, dropout {config.dropout:g}{encoder}{depth}"
     )
 
 
@@ -48,6 +49,8 @@ def _data(config: FamilyConfig) -> str:
         parts[1] += f" ({config.frames} frames)"
     if config.classes:
         parts.append(f"{config.classes} classes")
+    if isinstance(config, ModelConfig) and config.augment:
+        parts.append(f"{config.variants} variants ({', '.join(config.augment)})")
     if config.given_channels:
         parts.append(f"the first {config.given_channels} channels given")
     if config.given_steps:

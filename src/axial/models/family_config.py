@@ -109,6 +109,11 @@ class FamilyConfig:
         return DataShape(**{name: getattr(self, name) for name in names})
 
     @property
+    def variants(self) -> int:
+        """Variants of an example that the model tells apart, the untransformed one included."""
+        return 1
+
+    @property
     def elements(self) -> int:
         """Elements of one example that carry bits: all but the given ones."""
         steps = (self.axes[0] - self.given_steps) * math.prod(self.axes[1:])

@@ -118,6 +118,10 @@ class ImageTransformer(OnePassModel):
         self.to_logits = nn.Linear(width, config.values)
         self.reset_parameters()
 
+    def places(self, device: torch.device) -> Int[Tensor, " n"]:
+        """`order`, made on the device: a CUDA graph cannot copy it from the host."""
+        return torch.arange(self.config.length, device=device)
+
     def around(self, device: torch.device) -> Int[Tensor, "m k"]:
         """The places of the keys around each block, in the order of prediction; negative: none."""
         raise NotImplementedError
@@ -159,7 +163,7 @@ class ImageTransformer(OnePassModel):
         *,
         checkpointing: bool,
     ) -> Float[Tensor, "b *axes c v"]:
-        order = self.order().to(x.device)
+        order = self.places(x.device)
         h = self.shifted(self.embed(x, order)) + self.added(label, context, order)
         h = self.dropout(h)
         h = h.to(dense_dtype(h))
@@ -230,6 +234,11 @@ class ImageTransformer2d(ImageTransformer):
     family = "local-2d"
     config: Local2dConfig
 
+    def places(self, device: torch.device) -> Int[Tensor, " n"]:
+        across, (high, wide) = self.config.grid[1] // self.config.block[1], self.config.block
+        raster = super().places(device)
+        return rearrange(raster, "(m h a w) -> (m a h w)", h=high, a=across, w=wide)
+
     def around(self, device: torch.device) -> Int[Tensor, "m k"]:
         (rows, columns), (high, wide) = self.config.grid, self.config.block
         above, beside = self.config.flange
@@ -290,7 +299,7 @@ class LocalSteps:
     ) -> None:
         config: FamilyConfig = model.config
         self.model, self.x, self.heads = model, x, model.config.heads
-        self.order = model.order().to(x.device)
+        self.order = model.places(x.device)
         self.added = model.added(label, context, self.order)
         self.around = model.around(x.device)
         weight = model.embedding.weight

@@ -8,12 +8,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from axial.errors import CheckpointError, InputError
 from axial.models.attention import check_tensors
@@ -21,6 +22,7 @@ from axial.models.causal import given, order
 from axial.models.config import ModelConfig
 from axial.models.family_config import FamilyConfig
 from axial.models.layers import LSTM, Blocks, Positions
+from axial.shape import ClassNames
 from axial.system.devices import exact_float32
 
 # Types for which torch has no minimum.
@@ -34,6 +36,18 @@ Context = Shaped[Tensor, "m *grid d"] | None
 """What a caller can get wrong is Shaped: the mistake is to reach our own check and its message."""
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors without memory alone: to draw normals for them torch loads its compiler."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in (nn.init.normal_, Tensor.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 class Model(nn.Module):
     """An exact-likelihood autoregressive model of integer arrays (b, *axes, c).
 
@@ -43,6 +57,8 @@ class Model(nn.Module):
     family: ClassVar[str]
     """What config.json calls the kind of model."""
     config: FamilyConfig
+    class_names: ClassNames = None
+    """`save` and `load` keep them."""
     graphable: bool = True
     """Whether a step of training can be captured as a CUDA graph."""
     first_examples: ClassVar[int] = 0
@@ -65,7 +81,7 @@ class Model(nn.Module):
     @classmethod
     def of_shapes(cls: type[_Model], config: FamilyConfig) -> _Model:
         """The model without its numbers: all its layers, and tensors that have no memory."""
-        with torch.device("meta"):
+        with torch.device("meta"), _Undrawn():
             return cls(config)
 
     def check_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -232,13 +248,14 @@ class Model(nn.Module):
                 f"{', '.join(map(str, shape))}): its axes, then {config.channels} channels"
             )
         check_integers("x", x, at_least=0, below=config.values)
-        if (label is None) != (config.classes == 0):
-            wanted = f"is conditioned on {config.classes} classes: give label="
-            unwanted = "is unconditional: leave label out"
-            raise InputError(f"this model {wanted if label is None else unwanted}")
+        if label is None and config.classes:
+            raise InputError(f"this model is conditioned on {config.classes} classes: give label=")
         if label is not None:
+            if not config.classes and config.variants == 1:
+                raise InputError("this model is unconditional: leave label out")
             check_one_each("label", label, x)
-            check_integers("label", label, at_least=0, below=config.classes)
+            labels = max(config.classes, 1) * config.variants
+            check_integers("label", label, at_least=0, below=labels)
         wide = (x.shape[0], *config.axes, config.width)
         if context is not None and (context.shape != wide or not context.is_floating_point()):
             raise InputError(

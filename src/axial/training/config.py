@@ -7,7 +7,15 @@ from typing import Any, Literal, get_args
 
 from axial.errors import ConfigError
 from axial.models.family_config import FamilyConfig
-from axial.validation import Precision, as_float, as_integer, check_choices, from_json
+from axial.validation import (
+    Precision,
+    as_float,
+    as_integer,
+    as_lengths,
+    check_choices,
+    from_json,
+    shown,
+)
 
 Optimizer = Literal["adam", "adamw", "muon"]
 Schedule = Literal["constant", "cosine", "trapezoid"]
@@ -51,7 +59,7 @@ class TrainConfig:
     """Stop after this much training time instead of after --steps; the schedule follows the clock.
     Validation and checkpoints count; compilation (the first step) and samples do not."""
     seed: int = 0
-    """Seed of the weights, the order of the data, flips, channels and dropout."""
+    """Seed of the weights, the order of the data, flips, variants, channels and dropout."""
     embeddings: Embeddings = "random"
     """Initial embeddings of values and positions: random as the authors', or smooth waves, so that
     near values look alike."""
@@ -80,10 +88,18 @@ class TrainConfig:
     """Recompute activations in the backward pass: less memory, more time."""
     flip: bool = False
     """Flip examples at random along the last axis."""
+    untransformed: float = 0.5
+    """With --augment, the share of examples that stay as they are; all other variants are alike."""
+    crop: tuple[int, ...] | None = None
+    """Train on random crops of larger pictures: N x N, or height and width. Default: on whole
+    examples; on crops of 64 x 64 where sizes differ."""
+    skip_small: bool = False
+    """Leave out pictures that are smaller than --crop."""
     labels: bool = True
     """Condition on labels where the data has them."""
     validation: int | None = None
-    """Number of held-out examples; default: a twentieth, at most 16 batches."""
+    """Number of held-out examples; default: a twentieth, at most 16 batches. With --crop a
+    twentieth of the pictures is held out, and so many of their tiles are scored."""
     hold_out: HoldOut = "spread"
     """Which examples to hold out: evenly spread over the file, or the last ones."""
     precision: Precision | None = None
@@ -116,6 +132,7 @@ class TrainConfig:
             "ema_warmup",
             "activation_checkpointing",
             "flip",
+            "skip_small",
             "labels",
             "compile",
             "cuda_graph",
@@ -123,20 +140,34 @@ class TrainConfig:
             allowed = (bool, type(None)) if name == "compile" else (bool,)
             if not isinstance(getattr(self, name), allowed):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: use True or False")
-        numbers = ("learning_rate", "beta2", "weight_decay", "grad_clip", "ema_horizon")
-        for name in (*numbers, "ema", "max_minutes"):
+        optional = ("ema", "max_minutes")
+        for name in (
+            "learning_rate",
+            "beta2",
+            "weight_decay",
+            "grad_clip",
+            "ema_horizon",
+            "untransformed",
+            *optional,
+        ):
             value = getattr(self, name)
-            if value is not None or name in numbers:
+            if value is not None or name not in optional:
                 object.__setattr__(self, name, as_float(name, value))
         check_choices(self, optimizer=get_args(Optimizer), schedule=get_args(Schedule))
         check_choices(self, precision=(None, *get_args(Precision)), hold_out=get_args(HoldOut))
         check_choices(self, embeddings=get_args(Embeddings))
+        if self.crop is not None:
+            object.__setattr__(self, "crop", _height_and_width(self.crop))
         for name in ("learning_rate", "grad_clip", "ema_horizon", "max_minutes"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name} is {value}: use a positive number")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay is {self.weight_decay}: use 0 or a positive number")
+        if not 0 < self.untransformed <= 1:
+            raise ConfigError(
+                f"untransformed is {self.untransformed}: use a number above 0 up to 1"
+            )
         for name in ("beta2", "ema"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
@@ -152,6 +183,21 @@ class TrainConfig:
             )
         return self.validation
 
+    def held_out_pictures(self, pictures: int) -> int:
+        """How many of the pictures that crops are cut from are kept for validation, whole."""
+        if self.validation == 0 or (self.validation is None and pictures == 1):
+            return 0
+        if pictures == 1:
+            raise ConfigError(
+                f"validation is {self.validation}, but crops are cut from one picture: use 0"
+            )
+        return min(max(1, pictures // 20), self.held_out_tiles)
+
+    @property
+    def held_out_tiles(self) -> int:
+        """How many tiles of held-out pictures are scored at most."""
+        return 16 * self.batch if self.validation is None else self.validation
+
     def to_json(self) -> dict[str, Any]:
         """Describe this configuration in plain JSON values."""
         return asdict(self)
@@ -161,6 +207,14 @@ class TrainConfig:
         """The configuration `to_json` described; unknown names are refused, older ones known."""
         values = {_RENAMED.get(name, name): value for name, value in values.items()}
         return from_json(cls, values, "training config")
+
+
+def _height_and_width(crop: Any) -> tuple[int, int]:
+    """The size of a crop: one number for a square, or two."""
+    sides = as_lengths("crop", crop if isinstance(crop, tuple | list) else (crop,))
+    if len(sides) not in (1, 2):
+        raise ConfigError(f"crop is {shown(crop)}: give one number, or a height and a width")
+    return sides[0], sides[-1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from axial.models.families import model_from_weights, model_of_shapes, new_model
 from axial.models.protocol import Model
 from axial.system.ranks import Ranks, stopping
 from axial.training.config import TrainConfig
-from axial.training.hold_out import split
+from axial.training.hold_out import divide
 from axial.training.metrics import Metrics
 from axial.training.parallel import Parallel
 from axial.training.run_logger import RunLogger
@@ -115,11 +115,10 @@ class _Loop:
     writer: Writer
 
     def __init__(self, run: Run, packed: Packed, ranks: Ranks, parallel: Parallel) -> None:
-        self.run, self.packed, self.ranks = run, packed, ranks
+        self.run, self.ranks = run, ranks
         self.config = TrainConfig.from_json(run.about["training"])
         self.model_config = read_config(run.about)
-        count = self.config.held_out(len(packed))
-        self.kept, self.held_out = split(len(packed), count, self.config.hold_out)
+        self.parts = divide(packed, self.config)
         self.step = 0
         self.signal: int | None = None
         self.state: dict[str, Any] = {"best": None, "best_step": None, "seconds": 0.0}
@@ -137,7 +136,7 @@ class _Loop:
             None if minutes is None else 60 * minutes,
             used=self.state["seconds"],
             kept=self.state["plan"],
-            validation=len(self.held_out) * len(model.slices) / self.config.batch,
+            validation=len(self.parts.held_out) * len(model.slices) / self.config.batch,
         )
         if minutes is not None:
             self._set_steps(self.clock.steps)
@@ -189,16 +188,20 @@ class _Loop:
                 f"{start['folder']}: is no longer the model that this run starts from; "
                 f"start a new run"
             )
-        return model_from_weights(self.model_config, model.float().state_dict())
+        weights = model.float().state_dict()
+        for name, like in model_of_shapes(self.model_config).state_dict().items():
+            # Variants it did not know of start alike: as the example itself.
+            weights.setdefault(name, torch.zeros(like.shape))
+        return model_from_weights(self.model_config, weights)
 
     def _start_from_data(self, model: Model) -> None:
         """Let new weights fit some examples: on every rank the same, however many there are."""
         batches = TrainingBatches(
-            self.packed,
+            self.parts.trained,
             model.first_examples,
             seed=self.config.seed,
             flip=self.config.flip,
-            subset=self.kept,
+            subset=self.parts.kept,
         )
         batch, device = batches.at(0), self.ranks.device
         label = batch.label if self.model_config.classes else None
@@ -223,13 +226,15 @@ class _Loop:
         """Do what is left of the run, until a signal is `asked`."""
         config = self.config
         batches = TrainingBatches(
-            self.packed,
+            self.parts.trained,
             config.batch,
             seed=config.seed,
             rank=self.ranks.rank,
             ranks=self.ranks.count,
             flip=config.flip,
-            subset=self.kept,
+            augment=getattr(self.model_config, "augment", ()),
+            untransformed=config.untransformed,
+            subset=self.parts.kept,
         )
         sheet = self._sheet()  # what ended the run may have come before it
         if sheet and self.ranks.any(self.ranks.is_rank0 and not (self.run.folder / sheet).exists()):
@@ -281,7 +286,7 @@ class _Loop:
         config, step = self.config, self.step
         end = step == config.steps
         saves = step % config.save_every == 0 or end or self.signal is not None
-        validates = (step % config.validate_every == 0 or end) and len(self.held_out) > 0
+        validates = (step % config.validate_every == 0 or end) and len(self.parts.held_out) > 0
         sheet = self._sheet()
         if not (saves or validates or sheet or step % config.log_every == 0):
             return False
@@ -322,9 +327,9 @@ class _Loop:
         model = self.trainer.ema_model()
         found = score(
             model,
-            self.packed,
+            self.parts.scored,
             ranks=self.ranks,
-            subset=self.held_out,
+            subset=self.parts.held_out,
             precision=self.trainer.precision,
             identify=False,
         )
@@ -341,6 +346,8 @@ class _Loop:
         if self.ranks.is_rank0:
             weights = {name: w.to("cpu", copy=True) for name, w in model.state_dict().items()}
             snapshot = model_from_weights(self.model_config, weights)
+            labels = self.parts.scored.description.labels
+            snapshot.class_names = labels.names if self.model_config.classes and labels else None
             self.writer.do(_write_model, self.run, snapshot)
 
     def _save(self) -> None:
@@ -358,7 +365,7 @@ class _Loop:
 
     def _sample(self, model: Model, name: Path) -> None:
         path = self.run.folder / name
-        draw_sheet(path, model, self.packed, self.held_out, self.ranks)
+        draw_sheet(path, model, self.parts.scored, self.parts.held_out, self.ranks)
         if self.ranks.is_rank0:
             self.watch.picture(self.step, path)
 

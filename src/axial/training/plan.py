@@ -43,15 +43,15 @@ class Plan:
     epochs: float | None = None
     """Passes over the examples that are trained on, instead of a number of steps."""
 
-    def for_data(self, examples: int) -> "Plan":
-        """The plan with passes over so many examples, some held out, counted in steps."""
+    def for_data(self, trained: int) -> "Plan":
+        """The plan with passes over so many examples or crops counted in steps."""
         training = self.training
         if self.epochs is None:
             return self
         epochs = as_float("epochs", self.epochs)
         if not 0 < epochs < math.inf:
             raise ConfigError(f"epochs is {epochs}: use a positive number")
-        steps = math.ceil(epochs * (examples - training.held_out(examples)) / training.batch)
+        steps = math.ceil(epochs * trained / training.batch)
         return replace(self, training=replace(training, steps=max(1, steps)), epochs=None)
 
     @property
@@ -63,18 +63,14 @@ class Plan:
 
 def opening(run: Run, plan: Plan) -> str:
     """What a run is, for a person: data, size, length, and what is other than in the preset."""
-    data, config = run.about["data"], read_config(run.about)
-    training = TrainConfig.from_json(run.about["training"])
-    count = data["examples"]
-    held_out = training.held_out(count)
-    passes = training.steps * training.batch / (count - held_out)
+    config, training = read_config(run.about), TrainConfig.from_json(run.about["training"])
+    passes = training.steps * training.batch / trained_examples(run)
     length = f"{training.steps:,} steps of {training.batch:,} examples: {passes:,.3g} passes"
     if training.max_minutes is not None:
         length = f"{training.max_minutes:g} minutes, in steps of {training.batch:,} examples"
-    kept = f"{count - held_out:,} to train on, {held_out:,} held out"
     lines = {
         "run": f"{run.folder}, preset {run.about['preset']}",
-        "data": f"{data['title']}, {count:,} examples: {kept}",
+        "data": f"{run.about['data']['title']}, {_divided(run, training)}",
         "model": f"{config.parameters():,} parameters",
         "training": length,
     }
@@ -82,11 +78,34 @@ def opening(run: Run, plan: Plan) -> str:
         lines["training"] += f"; set anew at step {longer['at']:,}, as is the schedule"
     if run.about["init"] is not None:
         lines["init"] = run.about["init"]["folder"]
+        if new := run.about["init"].get("new"):
+            lines["init"] += f"; {new} is new and starts at 0"
     if plan.preset is not None:
         changed = _changes(plan, training, config)
         lines["changed"] = ", ".join(changed) or "nothing: all settings are the preset's"
     lines["settings"] = f"all in {run.folder / 'run.json'}"
     return "\n".join(f"{name:<10}{text}" for name, text in lines.items())
+
+
+def trained_examples(run: Run) -> int:
+    """How many examples, or crops, one pass of a run goes over."""
+    data = run.about["data"]
+    if (crops := data.get("crops")) is not None:
+        return int(crops["trained"])
+    count = int(data["examples"])
+    return count - TrainConfig.from_json(run.about["training"]).held_out(count)
+
+
+def _divided(run: Run, training: TrainConfig) -> str:
+    """What of the data is trained on, and what is held out."""
+    data, trained = run.about["data"], trained_examples(run)
+    count, crops = data["examples"], data.get("crops")
+    if crops is None:
+        return f"{count:,} examples: {trained:,} to train on, {count - trained:,} held out"
+    size = " x ".join(map(str, training.crop or ()))
+    held_out = f"{crops['held_out_pictures']:,} held out, scored on {crops['held_out']:,} tiles"
+    small = f", {crops['too_small']:,} too small" if crops["too_small"] else ""
+    return f"{count:,} pictures: {trained:,} crops of {size} a pass, {held_out}{small}"
 
 
 def _changes(plan: Plan, training: TrainConfig, config: FamilyConfig) -> list[str]:
@@ -95,7 +114,7 @@ def _changes(plan: Plan, training: TrainConfig, config: FamilyConfig) -> list[st
     if plan.preset is not None and not isinstance(plan.preset, Recipe):
         with suppress(ConfigError):  # a run may have started from a model of another shape
             usual = plan.preset(config.data)
-    own = asdict(config) if plan.init is None else {}
+    own = asdict(config) if plan.init is None else plan.sizes.given
     pairs = ((asdict(training), asdict(usual.training)), (own, asdict(usual.model)))
     return [
         f"{name} {value} ({preset[name]})"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from axial.data.batches import Indices
-from axial.data.packed import Packed
+from axial.data.packed import Examples
 from axial.media.sheets import write_sheet
 from axial.models.causal import given as always_given
 from axial.models.family_config import FamilyConfig
@@ -19,7 +19,7 @@ _PICTURES = 16
 """Pictures of a sheet; where there are classes, up to four of each."""
 
 
-def draw_sheet(path: Path, model: Model, packed: Packed, examples: Indices, ranks: Ranks) -> None:
+def draw_sheet(path: Path, model: Model, packed: Examples, examples: Indices, ranks: Ranks) -> None:
     """Draw a sheet on all ranks and write it on rank 0; a column for each class, which it names."""
     label = _labels(model.config, packed, examples)
     x = draw_some(model, packed, examples, ranks)
@@ -43,7 +43,7 @@ def draw_sheet(path: Path, model: Model, packed: Packed, examples: Indices, rank
     )
 
 
-def _chosen(config: FamilyConfig, packed: Packed, examples: Indices) -> Indices:
+def _chosen(config: FamilyConfig, packed: Examples, examples: Indices) -> Indices:
     """The examples whose given parts a sheet continues."""
     return np.resize(examples if len(examples) else np.arange(len(packed)), _count(config))
 
@@ -52,7 +52,7 @@ def _count(config: FamilyConfig) -> int:
     return max(_PICTURES, min(4 * config.classes, 4 * _PICTURES))
 
 
-def _labels(config: FamilyConfig, packed: Packed, examples: Indices) -> Tensor | None:
+def _labels(config: FamilyConfig, packed: Examples, examples: Indices) -> Tensor | None:
     """The class of each picture of a sheet: each in turn, or that of the example it continues."""
     if not config.classes:
         return None
@@ -61,7 +61,7 @@ def _labels(config: FamilyConfig, packed: Packed, examples: Indices) -> Tensor |
     return torch.arange(_count(config)) % config.classes
 
 
-def draw_some(model: Model, packed: Packed, examples: Indices, ranks: Ranks) -> Tensor:
+def draw_some(model: Model, packed: Examples, examples: Indices, ranks: Ranks) -> Tensor:
     """Draw a sheet's worth, each rank its share; parts that are given come from the examples."""
     config = model.config
     count = _count(config)

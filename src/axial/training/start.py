@@ -14,21 +14,16 @@ from typing import Any
 import torch
 
 import axial
-from axial.checkpoints.hub_name import is_on_hub
-from axial.checkpoints.model_folder import fingerprint, load
 from axial.checkpoints.run_folder import Run, check_free, write_run
-from axial.checkpoints.shipped import shipped_folder
-from axial.checkpoints.trained_on import class_names
 from axial.data.batches import check_share
-from axial.data.compatibility import conform, remap_labels
+from axial.data.compatibility import remap_labels
 from axial.data.in_memory import is_packed_as, pack_array
 from axial.data.packed import Packed, is_packed, open_packed, stacked_shape
 from axial.data.packing import open_data
-from axial.data.sources.recognise import is_path
+from axial.data.sources.recognise import is_path, open_source
 from axial.errors import ConfigError, DataError
 from axial.models.families import family_of, read_config
 from axial.models.family_config import FamilyConfig
-from axial.system.devices import memory_bytes
 from axial.system.files import (
     LOCK,
     UNFINISHED,
@@ -41,7 +36,9 @@ from axial.system.files import (
 from axial.system.ranks import Ranks
 from axial.system.terminal import printable
 from axial.training.config import Recipe, TrainConfig
-from axial.training.plan import Plan, later_end, opening, with_end_of
+from axial.training.hold_out import Parts, divide
+from axial.training.initial_model import check_memory, initial_model, lasting_name, with_crop
+from axial.training.plan import Plan, later_end, opening, trained_examples, with_end_of
 
 
 def open_run(plan: Plan, folder: Path, ranks: Ranks, *, resume: bool = False) -> tuple[Run, Packed]:
@@ -87,13 +84,15 @@ def _write(plan: Plan, out: Path, ranks: Ranks) -> None:
     check_free(out)
     check_share(plan.training.batch, ranks.rank, ranks.count)
     with folders_above(place), scratch_folder(place, within=within, alone=True) as scratch:
+        plan = _reading_crops(plan)
         packed = _open(plan, scratch, out)
         packed.check()  # what run.json says of the data is true of what is trained on
-        model, packed, start = _model(plan, packed)
-        plan.training.held_out(len(packed))
-        plan = plan.for_data(len(packed))
-        _check_memory(model, plan.training, ranks)
-        write_run(scratch, _about(plan, packed, model, start, scratch))
+        plan = with_crop(plan, packed)
+        model, packed, start = initial_model(plan, packed)
+        parts = divide(packed, plan.training)
+        plan = plan.for_data(len(parts.kept))
+        check_memory(model, plan.training, ranks)
+        write_run(scratch, _about(plan, packed, model, start, parts, scratch))
         _move(scratch, place)
 
 
@@ -126,7 +125,7 @@ def _finish_move(place: Path) -> None:
 def _resume(plan: Plan, folder: Path, ranks: Ranks) -> tuple[Run, Packed]:
     """Open a run to resume it, as it was started; all that may be other is a later end."""
     run = Run(folder)
-    plan = plan.for_data(run.about["data"]["examples"])
+    plan = plan.for_data(trained_examples(run))
     limits = later_end(run, plan.training)
     _check_same(run, replace(plan, training=with_end_of(run, plan.training)))
     check_share(plan.training.batch, ranks.rank, ranks.count)
@@ -158,10 +157,10 @@ def open_again(run: Run, data: str | None = None) -> Packed:
     if about.get("names"):  # those of the model that it started from, if it did
         packed = remap_labels(packed, tuple(about["names"]))
     for name, found in _identity(packed).items():
-        if about[name] != found:
+        if about.get(name) != found:
             raise DataError(
                 f"{path}: is not what {run.folder} was trained on ({name} {found!r}, not "
-                f"{about[name]!r}); give the same --data, or start a new run"
+                f"{about.get(name)!r}); give the same --data, or start a new run"
             )
     return packed
 
@@ -178,7 +177,7 @@ def _check_same(run: Run, plan: Plan) -> None:
     if plan.stack_frames:
         wanted["stack_frames"] = True
     if plan.init is not None:
-        wanted["init"] = _place(plan.init)
+        wanted["init"] = lasting_name(plan.init)
     own, wanted = (json.loads(json.dumps(each)) for each in (own, wanted))  # tuples are lists
     for name, value in wanted.items():
         if value != own.get(name):
@@ -186,6 +185,16 @@ def _check_same(run: Run, plan: Plan) -> None:
                 f"{run.folder}: was started with {name} {own.get(name)}, not {value}; leave it "
                 f"out, or start a new run with --init {run.folder}"
             )
+
+
+def _reading_crops(plan: Plan) -> Plan:
+    """Pictures that are to be cropped are read in their own sizes, unless they are made alike."""
+    source, reading = plan.usual.source if plan.data is None else plan.data, plan.reading
+    if plan.training.crop is None or reading.size or not isinstance(source, str):
+        return plan
+    if is_packed(source) or "any_size" not in open_source(source, reading).takes:
+        return plan
+    return replace(plan, reading=replace(reading, any_size=True))
 
 
 def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
@@ -206,73 +215,6 @@ def _open(plan: Plan, scratch: Path, out: Path) -> Packed:
     return packed
 
 
-def _model(plan: Plan, packed: Packed) -> tuple[FamilyConfig, Packed, dict[str, Any] | None]:
-    """What is trained, the data as it takes it, and what it starts from."""
-    if plan.init is not None:
-        return _model_to_tune(plan, plan.init, packed)
-    if isinstance(plan.preset, Recipe):
-        config = plan.sizes.applied(plan.preset.model)
-        return config, conform(packed, config.data), None
-    assert plan.preset is not None  # that of a new run
-    shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
-    return plan.sizes.applied(plan.preset(shape).model), packed, None
-
-
-def _model_to_tune(
-    plan: Plan, init: Path | str, packed: Packed
-) -> tuple[FamilyConfig, Packed, dict[str, Any]]:
-    """As above, of a run that starts from a checkpoint: its sizes are the run's, dropout aside."""
-    model = load(init)
-    config, labels = model.config, plan.training.labels
-    if config.classes and not labels:
-        raise ConfigError(
-            f"{init}: is conditioned on labels, and this training goes without; give --labels, or "
-            f"leave --init out"
-        )
-    if labels and packed.shape.classes and not config.classes:
-        raise ConfigError(
-            f"{init}: is not conditioned on labels, and this training would be; give --no-labels, "
-            f"or leave --init out"
-        )
-    if (own := family_of(config)) is not (other := family_of(plan.usual.model)):
-        raise ConfigError(
-            f"{init}: is a model of the family {own.family}, but {plan.name} is of {other.family}; "
-            f"train a preset of that family"
-        )
-    wanted = asdict(plan.preset.model) if isinstance(plan.preset, Recipe) else {}
-    for name, value in (wanted | plan.sizes.given).items():
-        if "dropout" not in name and value != (has := getattr(config, name, None)):
-            raise ConfigError(
-                f"{init}: has {name} {has}, not {value}; with --init the sizes "
-                f"are those of the model to start from: leave --{name.replace('_', '-')} out"
-            )
-    start = {"folder": _place(init), "fingerprint": fingerprint(model)}
-    dropout = {name: value for name, value in plan.sizes.given.items() if "dropout" in name}
-    return replace(config, **dropout), conform(packed, config.data, class_names(init)), start
-
-
-def _check_memory(model: FamilyConfig, training: TrainConfig, ranks: Ranks) -> None:
-    """Refuse what cannot fit, by the least that it takes.
-
-    That is one rank's shards of weights, gradients, EMA weights and a moment in float32, and one
-    layer of features of a micro-batch in bfloat16.
-    """
-    batch = -(-training.batch // (ranks.count * training.grad_accum))
-    needed = 16 * model.parameters() // ranks.count + 2 * batch * model.positions * model.width
-    if needed > (has := memory_bytes(ranks.device)):
-        raise ConfigError(
-            f"training {model.parameters():,} parameters on batches of {training.batch:,} takes "
-            f"{needed / 1e9:,.0f} GB or more, and {ranks.device} has {has / 1e9:,.0f} GB; use a "
-            f"smaller --width, fewer layers, a smaller --batch or a larger --grad-accum"
-        )
-
-
-def _place(checkpoint: Path | str) -> str:
-    """Where a checkpoint is found again from anywhere: its whole path, or its name."""
-    named = shipped_folder(checkpoint) or is_on_hub(checkpoint)
-    return str(checkpoint if named else resolved(checkpoint))
-
-
 def _lasting(path: Path) -> Path:
     """Where data is found again from anywhere; links stay, for they may be set anew."""
     plain = Path(os.path.abspath(path))  # noqa: PTH100 - `absolute` leaves each .. in it
@@ -280,13 +222,19 @@ def _lasting(path: Path) -> Path:
 
 
 def _identity(packed: Packed) -> dict[str, Any]:
-    """What makes it the same data: its elements and its labels."""
-    labels = packed.description.labels
-    return {"sha256": packed.description.sha256, "labels": labels.sha256 if labels else None}
+    """What makes it the same data: its elements, its labels, and sizes if they differ."""
+    about = packed.description
+    found = {"sha256": about.sha256, "labels": about.labels.sha256 if about.labels else None}
+    return found | ({"sizes": about.sizes.sha256} if about.sizes else {})
 
 
 def _about(
-    plan: Plan, packed: Packed, model: FamilyConfig, start: Mapping[str, Any] | None, out: Path
+    plan: Plan,
+    packed: Packed,
+    model: FamilyConfig,
+    start: Mapping[str, Any] | None,
+    parts: Parts,
+    out: Path,
 ) -> dict[str, Any]:
     """The contents of run.json."""
     own = packed.path.is_relative_to(out)
@@ -306,6 +254,7 @@ def _about(
             "file": str(packed.path.relative_to(out) if own else _lasting(packed.path)),
             "stack_frames": packed.stack_frames,
             "examples": len(packed),
+            **({"crops": _crops(parts)} if plan.training.crop else {}),
             **_identity(packed),
             "names": labels.names if (labels := packed.description.labels) else None,
         },
@@ -314,4 +263,14 @@ def _about(
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
+    }
+
+
+def _crops(parts: Parts) -> dict[str, int]:
+    """What run.json says of crops."""
+    return {
+        "trained": len(parts.kept),
+        "held_out": len(parts.held_out),
+        "held_out_pictures": parts.held_out_pictures,
+        "too_small": parts.too_small,
     }

@@ -39,8 +39,8 @@ State = dict[str, Tensor]
 class Trainer:
     """A model, its EMA weights and its optimizer, on any number of ranks.
 
-    Nothing random is kept from step to step: order, flips, channels and dropout all follow from
-    the seed and the number of the step.
+    Nothing random is kept from step to step: order, flips, variants, channels and dropout all
+    follow from the seed and the number of the step.
     """
 
     def __init__(
@@ -161,8 +161,12 @@ class Trainer:
         slices = self.slices
         number = channels(self.config.seed, batch.epoch, batch.index, slices.start, slices.stop)
         found = [batch.x, torch.from_numpy(number)]
-        if config.classes and batch.label is not None:
-            found.append(batch.label)
+        label = batch.label if config.classes else None
+        if batch.variant is not None:
+            first = torch.from_numpy(batch.variant * max(config.classes, 1))
+            label = first if label is None else first + label
+        if label is not None:
+            found.append(label)
         return [value.to(device, non_blocking=True) for value in found]
 
     def update(self) -> Float[Tensor, ""]:
