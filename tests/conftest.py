@@ -73,6 +73,10 @@ def variants(axes_of):
     found["3d-colour-clip"] = config(axes_of[3], channels=3, given_steps=1)
     found["2d-encoder-cut-short"] = config(axes_of[2], channels=2, encoder_layers=3)
     found["2d-rows-lstm"] = config(axes_of[2], channels=2, channel_mode="rows", inner="lstm")
+    found["2d-variants"] = config(axes_of[2], channels=3, augment=("colours",))
+    found["2d-labels-variants"] = config(
+        axes_of[2], channels=3, channel_mode="columns", classes=2, augment=("colours",)
+    )
     found["2d-grey-encoder"] = config(axes_of[2], encoder_layers=2, classes=2)
     return found
 
@@ -123,9 +127,9 @@ def random_input(config, batch, *, seed=1):
     rng = np.random.default_rng(seed)
     shape = (batch, *config.axes, config.channels)
     x = torch.from_numpy(rng.integers(config.values, size=shape))
-    label = None
-    if config.classes:
-        label = torch.from_numpy(rng.integers(config.classes, size=batch))
+    label, labels = None, max(config.classes, 1) * config.variants
+    if config.classes or labels > 1:
+        label = torch.from_numpy(rng.integers(labels, size=batch))
     context = torch.from_numpy(rng.standard_normal((batch, *config.axes, config.width)))
     return x, label, context
 
