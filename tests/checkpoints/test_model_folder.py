@@ -64,6 +64,28 @@ def test_a_loaded_model_needs_its_file_no_more(tmp_path):
     assert same(loaded, model)
 
 
+def test_names_of_classes_are_kept_and_are_no_part_of_the_fingerprint(tmp_path):
+    model = tiny_model(FOUND)
+    save(model, tmp_path / "bare")
+    model.class_names = ("cat", "dog", "owl")
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.class_names == ("cat", "dog", "owl") and same(loaded, load(tmp_path / "bare"))
+    assert load(tmp_path / "bare").class_names is None
+
+
+@pytest.mark.parametrize("names", [("cat",), ("cat", "cat", "dog"), (1, 2, 3)], ids=str)
+def test_names_that_do_not_name_every_class_are_refused(folder, tmp_path, names):
+    model = tiny_model(FOUND)
+    model.class_names = names
+    with pytest.raises(CheckpointError, match="class_names is"):
+        save(model, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(about | {"class_names": names}))
+    refused(folder, "class_names is")
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_every_precision_is_kept(dtype, tmp_path):
     model = tiny_model(FOUND, dtype=dtype)

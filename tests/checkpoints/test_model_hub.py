@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from hub_server import Hub, running
+from hub_server import Hub, running, taken_for_real
 from huggingface_hub import constants
 
 import axial
@@ -22,13 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    with running(Hub()) as hub:
-        # What HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_DISABLE_XET set when the library is imported.
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with taken_for_real(tmp_path / "cache", monkeypatch) as hub:
         yield hub
 
 
@@ -66,6 +60,17 @@ def test_what_is_pushed_is_loaded_again_weight_by_weight(hub, tmp_path, model, c
     assert config_of(f"hub:{NAME}") == model.config
     main(["info", f"hub:{NAME}"])
     assert axial.fingerprint(model) in capsys.readouterr().out
+
+
+def test_names_of_classes_are_pushed_and_fetched(hub, tmp_path):
+    model = tiny(classes=2)
+    model.class_names = ("cat", "dog")
+    axial.save(model, tmp_path / "pets")
+    axial.push(tmp_path / "pets", NAME)
+    assert axial.load(f"hub:{NAME}").class_names == ("cat", "dog")
+    how = ["--label", "dog", "--count", "1", "--out", str(tmp_path / "a.npy"), "--device", "cpu"]
+    main(["sample", f"hub:{NAME}", *how])
+    assert json.loads((tmp_path / "a.npy.json").read_text())["label"] == [1]
 
 
 def test_a_card_tells_what_the_run_knows_and_not_where_it_lay(hub, tmp_path):

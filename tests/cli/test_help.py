@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -55,6 +56,17 @@ def test_every_setting_is_shown_with_the_value_that_the_preset_has(name, capsys)
 def test_types_are_plain(name):
     for word in ("INT", "FLOAT", "STR", "{[", "None", "default: False"):
         assert not re.search(rf"(?<![A-Z]){re.escape(word)}\b", help_of(name)), word
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_texts_flow_without_the_line_breaks_of_the_source(name):
+    seen = 0
+    for line, following in pairwise(map(str.rstrip, help_of(name).splitlines())):
+        column = len(following) - len(following.lstrip())
+        if column > 8 and line[column - 2 : column] == "  " and line[column:].strip():
+            seen += 1
+            assert len(line) + 1 + len(following.split()[0]) > 78, (line, following)
+    assert seen or name in ("presets", "completion", "push")
 
 
 def test_presets_are_listed_with_parameters_and_cost(capsys):

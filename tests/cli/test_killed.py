@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import config, saved, tiny_model
 from killing import file_events, killed_at, status_of
-from packed_arrays import write
+from packed_arrays import write, write_pictures
 from small_runs import TINY
 
 import axial
@@ -61,8 +61,8 @@ def packed(path):
     """What a packed array holds, read as every command reads it."""
     found = axial.open_packed(path)
     found.check()
-    labels = None if found.labels is None else found.labels.tolist()
-    return found.array.tolist(), labels, found.description.title
+    beside = [None if one is None else one.tolist() for one in (found.labels, found.sizes)]
+    return found.array.tolist(), beside, found.description.title
 
 
 def drawn(path):
@@ -204,6 +204,14 @@ def write_packed(place, number):
     write(place / "x.npy", np.full((2, 2, 2, 1), number, np.uint8), np.full(2, number), 5)
 
 
+def write_sizes(place, number):
+    """An array of pictures, of different sizes or not, over one of the other kind."""
+    if number % 2:
+        write_pictures(place / "x.npy", [np.full((n, 2, 1), number, np.uint8) for n in (1, 3)])
+    else:
+        write_packed(place, number)
+
+
 def write_drawn(place, number):
     output = Output(place / "x.npy", DataShape(axes=(2, 2), channels=1), overwrite=True)
     output.write(np.full((2, 2, 2, 1), number), {"number": number})
@@ -217,6 +225,7 @@ def write_model(place, number):
     ("act", "read"),
     [
         (write_packed, lambda place: packed(place / "x.npy")),
+        (write_sizes, lambda place: packed(place / "x.npy")),
         (write_drawn, lambda place: drawn(place / "x.npy")),
         (write_model, lambda place: axial.fingerprint(axial.load(place))),
     ],

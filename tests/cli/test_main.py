@@ -1,4 +1,5 @@
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -224,15 +225,22 @@ def test_a_misspelt_flag_of_train_is_named_wherever_it_stands(args, capsys):
     assert told == "axial train: '--stepz' is not known; did you mean --steps?\n"
 
 
+@pytest.mark.parametrize("words", ["--lable cat x", "--lable cat dog x", "x --lable cat"])
+def test_a_misspelt_flag_is_named_wherever_it_stands(words, capsys):
+    told = fails(capsys, "sample", *words.split(), "--out", "a.png", status=2)
+    assert told == "axial sample: '--lable' is not known; did you mean --label?\n"
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("train digits --steps abc", "--steps: invalid literal for int() with base 10: 'abc'"),
+        ("train digits --steps abc", "--steps is 'abc': use a whole number"),
+        ("sample x --out a --temperature hot", "--temperature is 'hot': use a number"),
         ("train digits --optimizer x", "--optimizer is 'x': use one of adam, adamw, muon"),
         ("evaluate x --precision half", "--precision is 'half': use one of float32, bfloat16"),
         ("sample", "missing: checkpoint, --out"),
         ("sample x --out", "--out needs a value"),
-        ("info small --axes 3 a", "--axes: "),
+        ("info small --axes 3 a", "--axes is '3', 'a': use whole numbers"),
     ],
 )
 def test_a_wrong_value_is_told_in_one_line(capsys, command, told):
@@ -250,3 +258,20 @@ def test_python_m_axial_is_the_same_command():
     failed = run("info", "cifar")
     assert failed.returncode == 1 and failed.stdout == ""
     assert failed.stderr.count("\n") == 1 and failed.stderr.startswith("axial: ")
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(own, expected):
+    script = """
+import os, sys
+from axial.__main__ import run
+sys.argv = ["axial", "--version"]
+run()
+print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+"""
+    environment = {name: word for name, word in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if own is None else {"OMP_WAIT_POLICY": own}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[-2:] == [expected, "False"]

@@ -65,7 +65,7 @@ def _facts(config: FamilyConfig, mark: str, summary: RunSummary | None) -> str:
 
 def _data(summary: RunSummary) -> str:
     data = summary.run.about["data"]
-    lines = [f"{data['title']}: {data['examples']:,} examples, sha256 `{data['sha256']}`."]
+    lines = [f"{summary.data}, sha256 `{data['sha256']}`."]
     lines += ["Some of them were held out of training for the score above; no test set was used."]
     if names := data.get("names"):
         listed = ", ".join(f"{number} {name}" for number, name in enumerate(names))

@@ -31,9 +31,10 @@ from axial.errors import CheckpointError, ConfigError
 from axial.models.families import model_from_weights, model_of_shapes, read_config
 from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model, plain_name
+from axial.shape import ClassNames
 from axial.system.files import commit, complete, pending, remove_dead, replacing, scratch_folder
 from axial.system.ranks import usable
-from axial.validation import Weights, check_choice
+from axial.validation import Weights, check_choice, shown
 
 FORMAT = 1
 """The newest layout of the folder this version reads, and the one it writes."""
@@ -57,6 +58,8 @@ def save(model: Model, folder: Path | str) -> None:
     mark = _fingerprint(model.config, weights)
     config = {"format": FORMAT, "fingerprint": mark, "family": model.family}
     config["model"] = model.config.to_json()
+    if (names := model.class_names) is not None:
+        config["class_names"] = _class_names(folder, list(names), model.config)
     text = json.dumps(config, indent=2) + "\n"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -124,11 +127,13 @@ def load(
         raise CheckpointError(f"{folder}: is no training run, and holds one set of weights only")
     if not is_model(folder):
         raise _no_checkpoint(folder)
-    config, tensors = _read_pair(folder)
+    config, tensors, names = _read_pair(folder)
     try:
-        return _placed(config, tensors, device)
+        model = _placed(config, tensors, device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder / _WEIGHTS}: {error}") from error
+    model.class_names = names or _names_in_run(folder, config)
+    return model
 
 
 def config_of(folder: Path | str) -> FamilyConfig:
@@ -139,6 +144,36 @@ def config_of(folder: Path | str) -> FamilyConfig:
     if Run.exists(folder):
         return _config(folder, Run(folder).about)
     raise _no_checkpoint(folder)
+
+
+def class_names(checkpoint: Path | str) -> ClassNames:
+    """What the classes of a model are called, from its configuration alone."""
+    folder = shipped_folder(checkpoint) or _folder(checkpoint)
+    if not is_model(folder):
+        return _names_in_run(folder, config_of(folder))
+    config, _, names = _read_config(folder, None)
+    return names or _names_in_run(folder, config)
+
+
+def _names_in_run(folder: Path, config: FamilyConfig) -> ClassNames:
+    """What a run calls the classes of its data, if the model is told of them."""
+    if not config.classes or not Run.exists(folder):
+        return None
+    names = Run(folder).about["data"].get("names")
+    return None if names is None else tuple(names)
+
+
+def _class_names(path: Path, names: object, config: FamilyConfig) -> ClassNames:
+    """Names that are texts which all differ, one for each class."""
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{path}: class_names is {shown(names)}; give a list of texts")
+    if len(set(names)) != config.classes or len(names) != config.classes:
+        raise CheckpointError(
+            f"{path}: class_names is {shown(names)}; give {config.classes} names that all differ"
+        )
+    return tuple(names)
 
 
 def _folder(checkpoint: Path | str) -> Path:
@@ -208,29 +243,32 @@ def _load_from_run(run: Run, weights: Weights, device: torch.device) -> Model:
         for name, tensor in found[1].items()
         if name.startswith(wanted)
     }
-    return _placed(_config(run.folder, run.about), tensors, device)
+    config = _config(run.folder, run.about)
+    model = _placed(config, tensors, device)
+    model.class_names = _names_in_run(run.folder, config)
+    return model
 
 
 def _fingerprint(config: FamilyConfig, weights: Mapping[str, Tensor]) -> str:
     return hash_tensors(weights, json.dumps(config.to_json(), sort_keys=True))
 
 
-def _read_pair(folder: Path) -> tuple[FamilyConfig, dict[str, Tensor]]:
+def _read_pair(folder: Path) -> tuple[FamilyConfig, dict[str, Tensor], ClassNames]:
     """A configuration and its weights; read once more where a `save` may have come between."""
     for _ in range(2):
         tensors, metadata = read_tensors(folder / _WEIGHTS)
         mark = metadata.get("fingerprint")
-        config, wanted = _read_config(folder, mark)
+        config, wanted, names = _read_config(folder, mark)
         if mark == wanted == _fingerprint(config, tensors):
-            return config, tensors
+            return config, tensors, names
     raise CheckpointError(
         f"{folder}: {_WEIGHTS} and {_CONFIG} do not belong together, or one was changed; "
         f"copy both again"
     )
 
 
-def _read_config(folder: Path, mark: str | None) -> tuple[FamilyConfig, str | None]:
-    """The configuration and its fingerprint; a pending one if that is the weights' own."""
+def _read_config(folder: Path, mark: str | None) -> tuple[FamilyConfig, str | None, ClassNames]:
+    """The configuration, its fingerprint and names; a pending one if that is the weights' own."""
     waiting = pending(folder / _CONFIG)
     found: dict[str, Any] = {}
     if is_there(waiting):
@@ -239,7 +277,9 @@ def _read_config(folder: Path, mark: str | None) -> tuple[FamilyConfig, str | No
     if not found or found.get("fingerprint") != mark:
         found = read_json(folder / _CONFIG)
     check_format(folder / _CONFIG, found.get("format"), FORMAT)
-    return _config(folder / _CONFIG, found), found.get("fingerprint")
+    config = _config(folder / _CONFIG, found)
+    names = _class_names(folder / _CONFIG, found.get("class_names"), config)
+    return config, found.get("fingerprint"), names
 
 
 def _config(path: Path, found: Mapping[str, Any]) -> FamilyConfig:

@@ -52,6 +52,8 @@ _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
 _PARTS[""]["init"] = (dict, _NONE)
 _PARTS["data"] |= {"stack_frames": (bool,), "sha256": (str,), "labels": (str, _NONE)}
 """What run.json must say, and of which type; parts that came later are checked where they are."""
+_CROPS = ("trained", "held_out", "held_out_pictures", "too_small")
+"""What run.json says of crops, if the run is trained on some."""
 
 
 class Run:
@@ -87,6 +89,15 @@ class Run:
             text = isinstance(names, list) and all(isinstance(name, str) for name in names)
             if not text or len(set(names)) < len(names):
                 return "for the names of its classes are not texts that all differ"
+        crop, crops = self.about["training"].get("crop"), self.about["data"].get("crops")
+        if (crop is None) != (crops is None) or not isinstance(crop, list | _NONE):
+            return f"for the size of its crops is {shown(crop)}"
+        if crops is not None and not (
+            isinstance(crops, dict)
+            and all(type(crops.get(name)) is int for name in _CROPS)
+            and crops["trained"] > 0
+        ):
+            return f"for its crops is {shown(crops)}"
         longer = self.about.get("lengthened", [])
         if not isinstance(longer, list) or not all(isinstance(one, dict) for one in longer):
             return f"for how it was lengthened is {shown(longer)}"
@@ -175,7 +186,9 @@ class Run:
     def _identity(self) -> str:
         """What a checkpoint must belong to: the model, its training, its start and its data."""
         parts = [self.about["model"], self._started_with, self.about["init"]]
-        parts += [self.about["data"][name] for name in ("sha256", "labels", "stack_frames")]
+        data = self.about["data"]
+        parts += [data[name] for name in ("sha256", "labels", "stack_frames")]
+        parts += [data["sizes"]] if data.get("sizes") else []
         return _checksum(parts)
 
     def newest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:

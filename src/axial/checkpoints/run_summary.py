@@ -72,11 +72,20 @@ class RunSummary:
         return "-" if self.best is None else f"{self.best:.4f}"
 
     @property
+    def data(self) -> str:
+        """What it is trained on, and how much of it there is."""
+        data, crop = self.run.about["data"], self.run.about["training"].get("crop")
+        kind = f"pictures, in crops of {' x '.join(map(str, crop))}" if crop else "examples"
+        return f"{data['title']}, {data['examples']:,} {kind}"
+
+    @property
     def scored_on(self) -> str:
         """What the score is of: runs are comparable where this is the same."""
         data, training = self.run.about["data"], self.run.about["training"]
         names = ("validation", "hold_out", "batch" if training.get("validation") is None else "")
         own = [data["sha256"], data["stack_frames"], *(training.get(name) for name in names)]
+        own += [data["sizes"]] if data.get("sizes") else []
+        own += [training["crop"]] if training.get("crop") else []
         return json.dumps([*own, self.run.about["model"].get("classes", 0) > 0])
 
     def __str__(self) -> str:
@@ -84,7 +93,7 @@ class RunSummary:
         at = f" (best, at step {self.best_step:,})" if self.best_step is not None else ""
         lines = {
             "run": f"{self.run.folder}, preset {about['preset']}",
-            "trained on": f"{about['data']['title']}, {about['data']['examples']:,} examples",
+            "trained on": self.data,
             "steps": f"{self.length}, {self.time} of training",
             "held out": "not scored yet" if self.best is None else f"{self.score} bits/dim{at}",
         }
@@ -128,7 +137,6 @@ def table(runs: list[RunSummary], folder: Path) -> str:
         groups.setdefault(run.scored_on, []).append(run)
     parts = []
     for group in groups.values():
-        data = group[0].run.about["data"]
         rows = [("run", "preset", "parameters", "steps", "time", "bits/dim held out")]
         for one in group:
             name = str(one.run.folder.relative_to(folder))
@@ -136,7 +144,7 @@ def table(runs: list[RunSummary], folder: Path) -> str:
             rows.append((name, one.run.about["preset"], *facts))
         wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, wide)).rstrip() for row in rows]
-        parts.append("\n".join([f"{data['title']}, {data['examples']:,} examples", *lines]))
+        parts.append("\n".join([group[0].data, *lines]))
     if len(parts) > 1:
         parts.append("Scores of one table are of the same examples, and of others are not.")
     return "\n\n".join(parts)

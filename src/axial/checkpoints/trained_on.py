@@ -1,4 +1,4 @@
-"""What a run says of the data it was trained on: the source, the part, the names of classes."""
+"""What a model was trained on: the source and the part that a run names, and classes by name."""
 
 import difflib
 from collections.abc import Sequence
@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from axial.checkpoints.run_folder import Run
-from axial.data.compatibility import ClassNames, listed
+from axial.data.compatibility import listed
 from axial.data.packed import Packed
 from axial.data.sources.imagenet import NEW, OLD
 from axial.data.sources.options import ReadOptions
 from axial.errors import AxialError, ConfigError, DataError
+from axial.shape import ClassNames
 from axial.validation import from_json, shown
 
 
@@ -42,14 +43,13 @@ def other_version(packed: Packed, checkpoint: Path | str) -> str | None:
     return own if found in (OLD, NEW) and found != own else None
 
 
-def class_names(checkpoint: Path | str) -> ClassNames:
-    """What a run calls the classes it was trained on; None for a model that is no run."""
-    names = _data_of(checkpoint).get("names")
-    return None if names is None else tuple(names)
+def trained_on_crops(checkpoint: Path | str) -> bool:
+    """Whether a run was trained on parts of larger pictures."""
+    return Run.exists(checkpoint) and Run(checkpoint).about["training"].get("crop") is not None
 
 
 def class_numbers(
-    checkpoint: Path | str, wanted: Sequence[str | int], classes: int
+    checkpoint: Path | str, wanted: Sequence[str | int], classes: int, names: ClassNames
 ) -> tuple[int, ...]:
     """The classes of these names or numbers; `all` is every one of them.
 
@@ -57,10 +57,9 @@ def class_numbers(
     """
     if not classes:
         raise ConfigError(f"{checkpoint}: this model is unconditional; leave --label out")
-    names = class_names(checkpoint) or ()
-    if list(wanted) == ["all"] and "all" not in names:
+    if list(wanted) == ["all"] and "all" not in (names or ()):
         return tuple(range(classes))
-    return tuple(_class_number(checkpoint, one, names, classes) for one in wanted)
+    return tuple(_class_number(checkpoint, one, names or (), classes) for one in wanted)
 
 
 def _class_number(
@@ -85,9 +84,8 @@ def _class_number(
     )
 
 
-def class_title(checkpoint: Path | str, number: int) -> str:
+def class_title(names: ClassNames, number: int) -> str:
     """The name of a class, or its number where no one says."""
-    names = class_names(checkpoint)
     return str(number) if names is None or number >= len(names) else names[number]
 
 

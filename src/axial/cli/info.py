@@ -136,4 +136,7 @@ def _loaded(folder: str) -> tuple[str, str]:
     model = load(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     weights = f"weights     {dtype}, fingerprint {fingerprint(model)}"
+    if model.class_names is not None and not _is_run(folder):  # which has told them
+        words = ", ".join(f"{number} {name}" for number, name in enumerate(model.class_names))
+        weights = f"classes     {printable(words)}\n{weights}"
     return describe(model.config), f"{weights}\nin .axl     id {model_id(model).hex()}"
