@@ -60,6 +60,8 @@ SETTINGS = {
     "plain model": Setting(),
     "dropout": Setting({"dropout": 0.1}),
     "dropout in the encoder": Setting({"encoder_dropout": 0.1}),
+    "stochastic depth": Setting({"stochastic_depth": 0.2}),
+    "variants": Setting({"augment": ("rotate", "colours")}),
     "accumulation": Setting({"dropout": 0.1}, {"grad_accum": 2}),
     "activation checkpointing": Setting({"dropout": 0.1}, {"activation_checkpointing": True}),
     "labels": Setting({}, {"labels": True}),
@@ -98,7 +100,9 @@ def trained(name: str, path: str, seed: int, packed: Packed, team: Ranks, steps:
     model.smooth_embeddings()
     with nullcontext() if fast else exact_float32():
         trainer = Trainer(model, training, team)
-        batches = TrainingBatches(packed, training.batch, seed=seed, subset=used)
+        batches = TrainingBatches(
+            packed, training.batch, seed=seed, augment=config.augment, subset=used
+        )
         readings = []
         with closing(batches.stream()) as stream:
             for step in range(steps):
@@ -115,7 +119,7 @@ def trained(name: str, path: str, seed: int, packed: Packed, team: Ranks, steps:
 
 def dropping_bits(model: Model, packed: Packed, held_out: Any, team: Ranks) -> Any:
     """Bits/dim of one channel of each held-out example with dropout on, then off; None without."""
-    if not any(layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)):
+    if not any(getattr(model.config, rate) for rate in model.config.rates):
         return None
     x = torch.from_numpy(packed.rows(held_out)).to(team.device)
     channel = channels(0, 0 * held_out, held_out, 0, packed.shape.channels)

@@ -11,6 +11,8 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from huggingface_hub import constants
+
 
 def content_name(data, *, large):
     """What the Hub names a file by: SHA-256 of those it keeps apart, git's SHA-1 of others."""
@@ -155,3 +157,16 @@ def running(hub):
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def taken_for_real(cache, monkeypatch):
+    """A hub that the library takes for the real one."""
+    with running(Hub()) as hub:
+        # What HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_DISABLE_XET set when the library is imported.
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        yield hub

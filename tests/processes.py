@@ -57,6 +57,10 @@ class Process:
                     os.close(fd)
         return self.returncode
 
+    def said(self):
+        """What it has printed so far."""
+        return os.pread(self._fds[0], 1 << 16, 0).decode()
+
     def wait(self):
         while self.poll() is None:
             time.sleep(0.005)

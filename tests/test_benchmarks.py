@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import load_script
+import torch
+from conftest import config, load_script, tiny_model
+from einops import rearrange
+from packed_arrays import write_pictures
 
 import axial
 
@@ -177,3 +180,55 @@ def test_the_largest_batch_follows_from_a_small_one():
     kept = 10**10 + 2 * config.parameters()
     small = bair.Step(8, 1.0, 1.0, kept + 8 * 10**9, 10**10)
     assert bair.largest(small, config, int((kept + 31.5e9) / bair.HEADROOM)) == 28
+
+
+def test_what_tiles_pay_at_their_edges_is_their_mean_beyond_the_core():
+    """Exact where the cost of an element depends on its distance from each edge alone."""
+    codec = load_script("benchmarks/codec.py")
+    rng = np.random.default_rng(0)
+    rows, columns, core = rng.random(4), rng.random(6), rng.random((3, 4, 6))
+    bits = np.empty((3, 2, 2, 4, 6))
+    for near_top, near_left in np.ndindex(2, 2):
+        more = near_top * rows[:, None] + near_left * columns
+        bits[:, near_top, near_left] = core + more
+    for side in (8, 32):
+        tile = np.zeros((side, side))
+        tile[:4] += rows[:, None]
+        tile[:, :6] += columns
+        np.testing.assert_allclose(codec.edge_cost(bits, side), tile.mean(), rtol=1e-12)
+
+
+def test_edges_are_scored_on_the_same_pixels(tmp_path, monkeypatch, capsys):
+    """A model that sees nothing pays nothing at its edges."""
+    codec = load_script("benchmarks/codec.py")
+    model = tiny_model(config((10, 12), channels=3, values=8), dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.to_logits.bias.data = torch.linspace(0, 1, 8)
+    axial.save(model, tmp_path / "model")
+    x = [rng.integers(0, 8, (19, 21, 3), np.uint8) for rng in map(np.random.default_rng, range(3))]
+    write_pictures(tmp_path / "x.npy", x, values=8)
+    words = ["codec.py", "edges", str(tmp_path / "x.npy"), "--model", str(tmp_path / "model")]
+    monkeypatch.setattr(sys, "argv", [*words, "--count", "3"])
+    codec.main()
+    out = capsys.readouterr().out
+    assert "3 places, 12 tiles of 10 x 12" in out
+    assert "tiles of 64 x 64: 0.0000 +- 0.0000 bits/dim for their edges" in out.replace("-0.", "0.")
+
+
+def test_the_layers_that_are_compared_compute_the_same(capsys):
+    layer = load_script("benchmarks/layer.py")
+    found = layer.rivals(3)
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 2, 4, layer.WIDTH)))
+    ours, plain = found["axial"].double(), found["plain"].double()
+    for mine, theirs in zip(ours, plain, strict=True):
+        order = "(n s e) ... -> (s n e) ..."
+        for name in ("weight", "bias"):
+            given = getattr(mine.to_qkv, name).detach()
+            given = rearrange(given, order, s=3, n=layer.HEADS)
+            getattr(theirs.to_qkv, name).detach().copy_(given)
+        theirs.to_out.load_state_dict(mine.to_out.state_dict())
+    torch.testing.assert_close(ours(x), plain(x), rtol=0, atol=1e-10)
+    layer.report((4, 2), 1, "cpu", repeats=1)
+    out = capsys.readouterr().out
+    assert "4 x 2, batch 1, time in ms (over axial): axial" in out and "memory in MB" in out

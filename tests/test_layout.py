@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = """errors
 validation
 shape system
+variants
 models data
 checkpoints
 media

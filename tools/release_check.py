@@ -42,6 +42,7 @@ REFUSED = {
     "axial sample cifar10 --out t.png --device mps": "use cpu, cuda or cuda:N",
     "axial info hub:user/name": "pip install axial-transformers[hf]",
     "axial data clip.mp4 --out clip.npy": "clip.mp4",
+    "axial studio": 'pip install "axial-transformers[studio]"',
 }
 
 

@@ -20,7 +20,7 @@ import axial
 from axial import bits, element_bits, evaluate, save
 from axial.checkpoints.run_folder import write_run
 from axial.cli.main import main
-from axial.data.packed import hash_labels
+from axial.data.packed import hash_integers
 from axial.data.packed_writer import PackedWriter
 from axial.data.packing import pack
 from axial.data.sources.imagenet import NEW, OLD
@@ -205,7 +205,7 @@ def test_labels_are_those_of_the_same_name_in_the_run(names, pets, tmp_path, cap
     exact = bits(model, torch.from_numpy(x[label].astype(np.int64)), torch.from_numpy(label))
     np.testing.assert_allclose(np.load(tmp_path / "each.npy"), exact, rtol=1e-5)
     found = json.loads((tmp_path / "r.json").read_text())
-    assert found["data"]["labels"] == hash_labels(label)
+    assert found["data"]["labels"] == hash_integers(label)
     (tmp_path / "run" / "run.json").unlink()
     if len(names) < 3:
         told = fails(capsys, "evaluate", str(tmp_path / "run"), *data)
@@ -214,7 +214,7 @@ def test_labels_are_those_of_the_same_name_in_the_run(names, pets, tmp_path, cap
         out = ["--json", str(tmp_path / "r.json"), "--overwrite"]
         main(["evaluate", str(tmp_path / "run"), *data, *out])
         found = json.loads((tmp_path / "r.json").read_text())
-        assert found["data"]["labels"] == hash_labels(np.arange(3))
+        assert found["data"]["labels"] == hash_integers(np.arange(3))
 
 
 def test_a_class_that_the_run_does_not_know_is_named(pets, tmp_path, capsys):

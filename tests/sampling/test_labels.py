@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import config, refused, tiny_model
 from conftest import run as run_command
+from packed_arrays import write
 from PIL import Image
 
 import axial
@@ -52,6 +53,54 @@ def test_classes_are_drawn_by_name_by_number_or_all_in_turn(pets, tmp_path, word
     model = axial.load(pets)
     assert np.array_equal(np.load(out), axial.draw(model, 5, label=torch.tensor(classes)).numpy())
     assert json.loads((tmp_path / "a.npy.json").read_text())["label"] == classes
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["--label", "cat", "dog", "MODEL", "--count", 2, "--out", "OUT"],
+        ["--count", 2, "--out", "OUT", "--label", "cat", "dog", "MODEL"],
+        ["--label", "cat", "dog", "--out", "OUT", "MODEL", "--count", 2],
+    ],
+)
+def test_classes_may_stand_before_the_model(pets, tmp_path, order):
+    out = tmp_path / "a.npy"
+    run("sample", *({"MODEL": pets, "OUT": out}.get(word, word) for word in order))
+    assert json.loads((tmp_path / "a.npy.json").read_text())["label"] == [0, 1]
+
+
+def test_classes_may_stand_between_the_model_and_what_it_completes(pets, tmp_path):
+    np.save(tmp_path / "x.npy", formats.pictures(2, 3, 1) % 9)
+    how = ["--channels-last", "--values", 9, "--keep", 1, "--out", tmp_path / "a.npy"]
+    run("complete", pets, "--label", "dog", "cat", tmp_path / "x.npy", *how, "--examples", 1)
+    assert json.loads((tmp_path / "a.npy.json").read_text())["label"] == [1, 0, 1, 0]
+
+
+def test_a_model_that_is_not_there_is_not_taken_from_a_lone_class(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run("sample", "--label", "cat", "--out", tmp_path / "a.npy")
+    assert "missing: checkpoint" in capsys.readouterr().err
+
+
+def test_a_model_that_is_saved_again_keeps_its_names(pets, tmp_path, capsys):
+    model = axial.load(pets)
+    assert model.class_names == NAMES
+    axial.save(model, tmp_path / "copy")
+    run("sample", tmp_path / "copy", "--label", "owl", "--count", 1, "--out", tmp_path / "a.npy")
+    assert json.loads((tmp_path / "a.npy.json").read_text())["label"] == [2]
+    main(["info", str(tmp_path / "copy")])
+    assert "classes     0 cat, 1 dog, 2 Owl, 3 7\n" in capsys.readouterr().out
+    x = torch.zeros(1, 3, 3, 1, dtype=torch.long)
+    assert axial.evaluate(axial.load(tmp_path / "copy"), x, label="dog").label == "dog"
+
+
+def test_a_model_matches_classes_of_data_by_name(pets, tmp_path):
+    x = formats.pictures(4, 3, 1) % 9
+    model, labels = axial.load(pets), np.array([0, 1, 1, 0])
+    other = write(tmp_path / "x.npy", x, labels, 2, names=("dog", "cat"), values=9)
+    found = axial.evaluate(model, axial.open_packed(other))
+    wanted = axial.bits(model, torch.from_numpy(x).long(), torch.tensor([1, 0, 0, 1]))
+    torch.testing.assert_close(torch.from_numpy(found.bits), wanted, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(

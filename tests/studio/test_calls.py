@@ -153,7 +153,7 @@ def test_a_particle_filter_shows_its_pictures_growing(client):
                     data["values"], "uint8", (data["count"], -1)
                 )
                 filled.append((shown >= 0).mean())
-    assert filled == sorted(filled) and len(set(filled)) >= 3 and filled[-1] == 1
+    assert filled == sorted(filled) and len(set(filled)) >= 2 and filled[-1] == 1
     assert np.array_equal(shown.reshape(2, 8, 8, 3), pictures(data))
 
 

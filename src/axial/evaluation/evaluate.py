@@ -13,21 +13,22 @@ import torch
 from torch import Tensor
 
 import axial
-from axial.checkpoints.model_folder import config_of, load
+from axial.checkpoints.model_folder import class_names, config_of, load
 from axial.checkpoints.trained_on import (
     check_unseen,
-    class_names,
     class_numbers,
     class_title,
     other_version,
     trained_on,
+    trained_on_crops,
 )
 from axial.data.batches import Indices
 from axial.data.classical import codec_bits
-from axial.data.compatibility import conform, open_test
+from axial.data.compatibility import conform, open_test, tiles_for
+from axial.data.crops import Tiles
 from axial.data.description import description_path
 from axial.data.in_memory import pack_array
-from axial.data.packed import Array, Packed, spread
+from axial.data.packed import Array, Examples, Packed, spread
 from axial.data.sources.options import ReadOptions
 from axial.errors import DataError, InputError
 from axial.evaluation.config import EvaluateConfig
@@ -37,6 +38,7 @@ from axial.media.maps import bit_map
 from axial.media.sheets import check_preview, write_png
 from axial.models.family_config import FamilyConfig
 from axial.models.protocol import Model
+from axial.shape import ClassNames
 from axial.system.files import (
     check_apart,
     check_place,
@@ -71,15 +73,17 @@ def evaluate(
     their labels if the model takes some; of a run it may be left out, and is the test part of
     what that was trained on. One `label` for all, by name or number, scores every example as that
     class; without labels a class-conditional model is scored by the exact sum over its classes, as
-    it is with `label="all"`. `limit` takes so many examples evenly spread over the data; `compare`
-    measures classical codecs on the same. `how` goes to `score`: `subset`, `batch`, `precision` ...
+    it is with `label="all"`. Larger pictures are cut into disjoint tiles of the model's size where
+    their sizes differ, or where a run was trained on crops. `limit` takes so many examples evenly
+    spread over the data; `compare` measures classical codecs on the same. `how` goes to `score`:
+    `subset`, `batch`, `precision` ...
     """
     folder = None
     if isinstance(model, str | Path):
         folder, model = model, load(model, device=usable(device), weights=weights)
     fixed = None
     if isinstance(label, str | int):
-        fixed, label = _condition(folder, label, model.config.classes), None
+        fixed, label = _condition(folder or "model", label, model.config, model.class_names), None
     with temporary_folder() as scratch:
         if isinstance(data, Packed):
             packed = data
@@ -88,43 +92,56 @@ def evaluate(
         else:
             path, classes = scratch / "data.npy", model.config.classes or None
             packed = pack_array(data, path, labels=label, classes=classes)
+        examples = _conform(packed, model.config, model.class_names, folder, fixed)
         if limit is not None:
-            count = min(as_integer("limit", limit, at_least=1), len(packed))
-            how = {"subset": spread(len(packed), count)} | how
-        packed = _conform(packed, model.config, folder, fixed)
-        found = score(model, packed, label=fixed, **how)
+            count = min(as_integer("limit", limit, at_least=1), len(examples))
+            how = {"subset": spread(len(examples), count)} | how
+        found = score(model, examples, label=fixed, **how)
         other = None if folder is None else other_version(packed, folder)
-        codecs = _codecs(packed, found.index, model.config) if compare else {}
+        codecs = _codecs(examples, found.index, model.config) if compare else {}
         found = replace(found, weights=weights, trained_on=other, codecs=codecs)
-        return _named(found, folder)
+        return _named(found, model.class_names)
 
 
-def _condition(checkpoint: Path | str | None, label: str | int, classes: int) -> int:
+def _condition(
+    checkpoint: Path | str, label: str | int, config: FamilyConfig, names: ClassNames
+) -> int:
     """The class of that name or number; -1 for the sum over all."""
-    if label == "all":
-        class_numbers(checkpoint or "model", [label], classes)
-        return -1
-    return class_numbers(checkpoint or "model", [label], classes)[0]
+    numbers = class_numbers(checkpoint, [label], config.classes, names)
+    return -1 if label == "all" else numbers[0]
 
 
 def _conform(
-    packed: Packed, config: FamilyConfig, checkpoint: Path | str | None, label: int | None
-) -> Packed:
+    packed: Packed,
+    config: FamilyConfig,
+    names: ClassNames,
+    checkpoint: Path | str | None,
+    label: int | None,
+) -> Examples:
     """The data as it is scored: its labels matter unless it has none or a class is asked for."""
     labels = packed.labels is not None and label is None
-    names = None if checkpoint is None else class_names(checkpoint)
-    return conform(packed, wanted_data(config, labels=labels), names)
+    wanted = wanted_data(config, labels=labels)
+    larger = packed.shape.axes != config.axes and len(packed.shape.axes) == 2
+    cropped = checkpoint is not None and larger and trained_on_crops(checkpoint)
+    if packed.sizes is not None or cropped:
+        return tiles_for(packed, wanted, names)
+    return conform(packed, wanted, names)
 
 
-def _named(found: Evaluation, checkpoint: Path | str | None) -> Evaluation:
+def _named(found: Evaluation, names: ClassNames) -> Evaluation:
     """The result with the name of its one class."""
-    if checkpoint is None or not isinstance(found.label, int):
+    if not isinstance(found.label, int):
         return found
-    return replace(found, label=class_title(checkpoint, found.label))
+    return replace(found, label=class_title(names, found.label))
 
 
-def _codecs(packed: Packed, index: Indices, config: FamilyConfig, **how: Any) -> dict[str, float]:
-    """What codecs need for the same elements; nothing where what is given is no whole frames."""
+def _codecs(packed: Examples, index: Indices, config: FamilyConfig, **how: Any) -> dict[str, float]:
+    """What codecs need for the same elements; nothing where what is given is no whole frames.
+
+    Tiles are coded as the whole pictures they are of, which is what these codecs are made for.
+    """
+    if isinstance(packed, Tiles):
+        return _codecs(packed.packed, np.unique(packed.pictures(index)), config, **how)
     shape, given = config.data, config.given_steps
     if given and shape.stacked_frames == 1 and shape.window is None:
         return {}  # rows of a picture
@@ -143,9 +160,9 @@ def report(
     """Score, write what was asked for, then print the result in one line."""
     _check_outputs(config)
     with ranks(device) as team, temporary_folder() as scratch:
-        about, fixed = config_of(checkpoint), None
+        about, names, fixed = config_of(checkpoint), class_names(checkpoint), None
         if config.label is not None:
-            fixed = _condition(checkpoint, config.label, about.classes)
+            fixed = _condition(checkpoint, config.label, about, names)
         packed = _open(
             checkpoint,
             config.data,
@@ -155,15 +172,15 @@ def report(
             progress=team.is_rank0,
             limit=config.first,
         )
-        packed = _conform(packed, about, checkpoint, fixed)
+        examples = _conform(packed, about, names, checkpoint, fixed)
         model = load(checkpoint, device=team.device, weights=config.weights)
-        count = min(len(packed), config.limit or config.first or len(packed))
-        index = np.arange(count) if config.limit is None else spread(len(packed), count)
+        count = min(len(examples), config.limit or config.first or len(examples))
+        index = np.arange(count) if config.limit is None else spread(len(examples), count)
         start = time.monotonic()
         with counting("scored", count, shown=team.is_rank0) as progress:
             found = score(
                 model,
-                packed,
+                examples,
                 ranks=team,
                 batch=config.batch,
                 subset=index,
@@ -178,7 +195,7 @@ def report(
                 f"training went wrong, or it needs another --precision"
             )
         other = other_version(packed, checkpoint)
-        found = _named(replace(found, weights=config.weights, trained_on=other), checkpoint)
+        found = _named(replace(found, weights=config.weights, trained_on=other), names)
         seconds = time.monotonic() - start
         on_gpu = team.device.type == "cuda"
         facts = {
@@ -189,10 +206,10 @@ def report(
         }
         if config.compare and team.is_rank0:
             with counting("coded by classical codecs", None) as progress:
-                codecs = _codecs(packed, index, model.config, progress=progress)
+                codecs = _codecs(examples, index, model.config, progress=progress)
                 found = replace(found, codecs=codecs)
         condition = -1 if found.summed else fixed
-        team.on_rank0(lambda: _write(config, found, facts, model, packed, condition))
+        team.on_rank0(lambda: _write(config, found, facts, model, examples, condition))
 
 
 def _open(
@@ -246,7 +263,7 @@ def _write(
     found: Evaluation,
     facts: dict[str, Any],
     model: Model,
-    packed: Packed,
+    packed: Examples,
     condition: int | None,
 ) -> None:
     """Write the files, and only then print the result and forget how far it had come."""

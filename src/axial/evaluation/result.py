@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,19 @@ from axial.data.description import Description
 from axial.data.packed import spread
 from axial.system.files import errors_of, write_text
 from axial.validation import Weights
+
+
+class Tiling(NamedTuple):
+    """How pictures were cut into the examples that a model takes."""
+
+    size: tuple[int, int]
+    """Height and width of a tile."""
+    tiles: int
+    """How many there are, all disjoint."""
+    pictures: int
+    """Pictures they are of: those that are not smaller than a tile."""
+    left_out: float
+    """The share of all pixels that lie in no whole tile, so are not scored."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,7 +68,10 @@ class Evaluation:
     summed: int = 0
     """Classes that were summed over, each as likely as any other, where none was known."""
     codecs: Mapping[str, float] = field(default_factory=dict)
-    """Bits/dim that classical lossless codecs need for the same examples, where they were asked."""
+    """Bits/dim that classical lossless codecs need for the same examples, where they were asked; of
+    tiles, for the pictures they are of."""
+    tiling: Tiling | None = None
+    """How pictures were cut into these examples, where they were."""
 
     @property
     def bits_per_dim(self) -> float:
@@ -93,6 +109,7 @@ class Evaluation:
             "label": self.label,
             "summed_classes": self.summed,
             "codecs": dict(self.codecs),
+            "tiles": None if self.tiling is None else self.tiling._asdict(),
             "given": self.given,
             "precision": self.precision,
             "batch": self.batch,
@@ -120,6 +137,8 @@ class Evaluation:
         if not self.codecs:
             return ""
         texts = ", ".join(f"{name} {bits:.4f}" for name, bits in self.codecs.items())
+        if self.tiling is not None:
+            return f"{texts} bits/dim on the whole pictures that the tiles are of, a file for each"
         same = f"the same {len(self.bits):,} {self.kind}s" if len(self.bits) > 1 else "the same one"
         return (
             f"{texts} bits/dim on {same}, {'a file for each' if len(self.bits) > 1 else 'a file'}"
@@ -139,6 +158,8 @@ class Evaluation:
 
     def _examples(self) -> str:
         count, available = len(self.bits), self.data.count
+        if self.tiling is not None:
+            return self._tiles()
         cut = "first " * self.data.beginning
         every = f"{available:,} {self.kind}{'s' * (available > 1)}"
         if np.array_equal(np.sort(self.index), np.arange(available)):
@@ -147,6 +168,21 @@ class Evaluation:
         even = ", evenly spread" if np.array_equal(self.index, spread(available, count)) else ""
         even *= count > 1 and not first
         return f"{first}{count:,} of {'the ' * bool(cut)}{cut}{every}{even}"
+
+    def _tiles(self) -> str:
+        """Which tiles of how many pictures, and how much of these is not scored."""
+        assert self.tiling is not None
+        (height, width), available, pictures, left_out = self.tiling
+        count = len(self.bits)
+        text = f"{available:,} tile{'s' * (available > 1)} of {height} x {width}"
+        of = f"{'the first ' * self.data.beginning}{pictures:,} picture{'s' * (pictures > 1)}"
+        if count < available:
+            even = np.array_equal(self.index, spread(available, count))
+            some = f" of {of}" * self.data.beginning
+            return f"{count:,} of {text}{some}{', evenly spread' * even}"
+        small = self.data.count - pictures
+        smaller = f" and in {small:,} smaller one{'s' * (small > 1)}" if small else ""
+        return f"{text}, all of {of} but {left_out:.1%} at their edges{smaller}"
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:

@@ -24,10 +24,11 @@ from torch import Tensor
 from axial.checkpoints.model_folder import fingerprint
 from axial.checkpoints.tensors import hash_tensors, is_there, read_tensors
 from axial.data.batches import Batch, EvaluationBatches, Indices, examples_of
-from axial.data.compatibility import conform
-from axial.data.packed import Packed
+from axial.data.compatibility import conform, tiles_for
+from axial.data.crops import Tiles
+from axial.data.packed import Examples, Packed
 from axial.errors import ConfigError, DataError
-from axial.evaluation.result import Evaluation
+from axial.evaluation.result import Evaluation, Tiling
 from axial.models.family_config import FamilyConfig
 from axial.models.likelihood import element_bits, planes_at_once, summed_bits
 from axial.models.protocol import Model
@@ -41,7 +42,7 @@ _SAVE_SECONDS = 20.0
 
 def score(
     model: Model,
-    packed: Packed,
+    packed: Examples,
     *,
     ranks: Ranks | None = None,
     batch: int | None = None,
@@ -64,9 +65,14 @@ def score(
 
     A class-conditional model is scored given the labels of the data; given `label` for all, if that
     is a class; and by the exact sum over classes where there are no labels or `label` is -1.
+
+    Of pictures of different sizes all disjoint tiles of the model's size are scored.
     """
     labels = model.config.classes > 0 and packed.labels is not None and label is None
-    packed = conform(packed, wanted_data(model.config, labels=labels))
+    if isinstance(packed, Packed):
+        wanted = wanted_data(model.config, labels=labels)
+        whole = conform if packed.sizes is None else tiles_for
+        packed = whole(packed, wanted)
     if label is not None:
         label = as_integer("label", label, at_least=-1, below=model.config.classes)
     summed = model.config.classes > 0 and not labels and label in (None, -1)
@@ -102,6 +108,7 @@ def score(
         precision=computed,
         batch=work.batch,
         fingerprint=mark,
+        tiling=_tiling(packed),
         **_figures(table, model.config),
     )
 
@@ -115,7 +122,7 @@ class _Work:
 
     def __init__(
         self,
-        packed: Packed,
+        packed: Examples,
         index: Indices,
         config: FamilyConfig,
         ranks: Ranks,
@@ -229,13 +236,14 @@ class _Partial:
 
 
 def _key(
-    mark: str, packed: Packed, index: Indices, precision: str, condition: int | None
+    mark: str, packed: Examples, index: Indices, precision: str, condition: int | None
 ) -> dict[str, str]:
-    labels = packed.description.labels
+    labels, sizes = packed.description.labels, packed.description.sizes
     said = labels.sha256 if labels else "none"
     return {
         "model": mark,
         "data": packed.description.sha256,
+        **({"sizes": sizes.sha256} if sizes else {}),
         "labels": said if condition is None else f"class {condition}",
         "subset": hashlib.sha256(index.astype("<i8").tobytes()).hexdigest(),
         "precision": precision,
@@ -265,13 +273,21 @@ def _figures(table: NDArray[np.float64], config: FamilyConfig) -> dict[str, Any]
     }
 
 
-def _kind(packed: Packed, config: FamilyConfig) -> str:
+def _tiling(packed: Examples) -> Tiling | None:
+    if not isinstance(packed, Tiles):
+        return None
+    return Tiling(packed.size, len(packed), int((packed.counts > 0).sum()), packed.left_out)
+
+
+def _kind(packed: Examples, config: FamilyConfig) -> str:
+    if isinstance(packed, Tiles):
+        return "tile"
     if packed.stack_frames or config.frames:
         return "clip"
     return "image" if len(packed.shape.axes) == 2 else "example"
 
 
-def _given(config: FamilyConfig, packed: Packed) -> str | None:
+def _given(config: FamilyConfig, packed: Examples) -> str | None:
     """What is scored given what, as in: 15 frames given 1."""
     parts = []
     if known := config.given_channels:

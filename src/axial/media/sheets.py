@@ -55,9 +55,21 @@ def check_preview(path: Path, *, overwrite: bool = False) -> None:
 def write_preview(path: Path | str, packed: Packed) -> None:
     """The first examples of a packed array as a sheet: as many as fit one screen, at least one."""
     slices = math.prod((*packed.shape.axes, 1, 1)[: max(0, len(packed.shape.axes) - 2)])
-    fit = max(1, _PREVIEW_ELEMENTS // math.prod(packed.row_shape))
+    most = packed.row_shape if packed.sizes is None else (*packed.sizes.max(0), 3)
+    fit = max(1, _PREVIEW_ELEMENTS // math.prod(map(int, most)))
     count = min(len(packed), 100 if slices == 1 else 12, fit)
-    write_sheet(path, packed.rows(range(count)), values=packed.shape.values)
+    x = packed.rows(range(count)) if packed.sizes is None else _padded(packed, count)
+    write_sheet(path, x, values=packed.shape.values)
+
+
+def _padded(packed: Packed, count: int) -> Array:
+    """The first pictures, filled up to one size with -1, which stands for nothing."""
+    assert packed.sizes is not None
+    x = np.full((count, *packed.sizes[:count].max(0), packed.shape.channels), -1, np.int32)
+    for i in range(count):
+        height, width = packed.sizes[i]
+        x[i, :height, :width] = packed.example(i)
+    return x
 
 
 def sheet(

@@ -48,9 +48,8 @@ class CompleteConfig:
     keep: int | None = None
     """Number of leading rows to keep, or of frames of a video."""
     keep_channels: int | None = None
-    """Number of leading channels to keep: of RGB, 1 keeps red and draws green and blue. That is not
-    colourising: grey is no channel of RGB, and needs a model of arrays whose first channel it is.
-    """
+    """Number of leading channels to keep: of RGB, 1 keeps red and draws green and blue. To
+    colourise grey pictures, train a model of grey and colour: docs/sampling.md."""
     particles: int = 1
     """Number of particles for each continuation; more come nearer to the exact conditional."""
     examples: int = 4

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axial.checkpoints.trained_on import class_names, class_title
-from axial.data.compatibility import ClassNames, conform_clips, listed, open_clips
-from axial.data.packed import Array, Packed
+from axial.checkpoints.trained_on import class_title
+from axial.data.compatibility import conform_clips, listed, open_clips
+from axial.data.packed import Array, Examples
 from axial.data.sources.options import ClipOptions
 from axial.errors import ConfigError, DataError
 from axial.media.output import Output, Shown
@@ -22,7 +22,7 @@ from axial.sampling.complete import complete, is_exact, kept_part
 from axial.sampling.config import CompleteConfig, SampleConfig
 from axial.sampling.extend import Sliding, prolong
 from axial.sampling.sample import Sampler, Trace, blank
-from axial.shape import DataShape
+from axial.shape import ClassNames, DataShape
 from axial.system.files import check_apart, temporary_folder
 from axial.system.ranks import ranks
 from axial.system.terminal import printable
@@ -43,7 +43,7 @@ def continue_(
         task = _Task(sampler.config, what, labels=how.label is None)
         check_apart(out, source)
         output = Output(out, task.result, overwrite=how.overwrite)
-        packed = task.open(source, scratch, reading, class_names(checkpoint))
+        packed = task.open(source, scratch, reading, sampler.class_names)
         originals = packed.rows(range(min(what.examples, len(packed)))).astype(np.int64)
         known = torch.from_numpy(task.known(originals))
         count = len(originals) * how.count
@@ -76,7 +76,7 @@ def continue_(
             print(printable(f"{out}: {examples}, {each}"))
 
 
-def _remarks(sampler: Sampler, task: "_Task", what: CompleteConfig, packed: Packed) -> list[str]:
+def _remarks(sampler: Sampler, task: "_Task", what: CompleteConfig, packed: Examples) -> list[str]:
     """What a careful user should know of what is about to be drawn."""
     found, config = [], sampler.config
     if what.particles == 1 and not task.exact:
@@ -89,12 +89,12 @@ def _remarks(sampler: Sampler, task: "_Task", what: CompleteConfig, packed: Pack
     if config.data.frame_channels == 3 and 0 < (what.keep_channels or 0) < 3:
         kept = "red is" if what.keep_channels == 1 else "red and green are"
         found.append(
-            f"{kept} kept, as the first of three channels: to colour a grey picture takes a model "
-            f"of arrays whose first channel is grey"
+            f"{kept} kept, as the first of three channels; to colour grey pictures, train a model "
+            f"of grey and colour: docs/sampling.md"
         )
     if config.classes:
         if sampler.classes is not None:
-            names = [class_title(sampler.checkpoint, number) for number in sampler.classes]
+            names = [class_title(sampler.class_names, number) for number in sampler.classes]
             found.append(f"class{'es' * (len(names) > 1)}: {listed(names)}, as asked for")
         elif packed.labels is not None:
             found.append("classes: those of the examples")
@@ -159,15 +159,15 @@ class _Task:
             for kept, count in self.windows
         )
 
-    def open(self, source: str, scratch: Path, reading: ClipOptions, names: ClassNames) -> Packed:
+    def open(self, source: str, scratch: Path, reading: ClipOptions, names: ClassNames) -> Examples:
         """The examples to continue: clips of any length that hold what is to be kept."""
         if self.shape.window is None:
-            packed = open_clips(source, scratch, reading, [1], limit=self.count)
-            return conform_clips(packed, self.wanted, names)
+            pictures = open_clips(source, scratch, reading, [1], limit=self.count)
+            return conform_clips(pictures, self.wanted, names)
         least = 1 + int(np.flatnonzero(self._by_frame(self.mask).any(1))[-1])
         lengths = {max(least, length or 1) for length in (1, self.shape.window, self.frames)}
-        packed = open_clips(source, scratch, reading, lengths, limit=self.count)
-        packed = conform_clips(packed, self.wanted, names)
+        clips = open_clips(source, scratch, reading, lengths, limit=self.count)
+        packed = conform_clips(clips, self.wanted, names)
         found = self.shape.frames_in((len(packed), *packed.row_shape))
         if found < least:
             raise DataError(

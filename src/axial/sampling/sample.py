@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import axial
-from axial.checkpoints.model_folder import config_of, fingerprint, load
+from axial.checkpoints.model_folder import class_names, config_of, fingerprint, load
 from axial.checkpoints.trained_on import class_numbers, class_title
 from axial.data.packed import Array
 from axial.errors import ConfigError, DataError
@@ -84,11 +84,13 @@ class Sampler:
 
     def __init__(self, checkpoint: Path | str, how: SampleConfig, team: Ranks) -> None:
         self.asked, self.team, self.checkpoint = how, team, checkpoint
-        self.config = config_of(checkpoint)
+        self.config, self.class_names = config_of(checkpoint), class_names(checkpoint)
         self.classes: tuple[int, ...] | None = None
         """The classes that were asked for."""
         if how.label is not None:
-            self.classes = class_numbers(checkpoint, how.label, self.config.classes)
+            self.classes = class_numbers(
+                checkpoint, how.label, self.config.classes, self.class_names
+            )
         on_cpu = team.device.type == "cpu"
         self.precision = how.precision or ("float32" if on_cpu else "bfloat16")
         self._most = _BATCH_CPU if on_cpu else _BATCH
@@ -122,7 +124,7 @@ class Sampler:
         """What is written below each picture."""
         if label is None:
             return None
-        return tuple(class_title(self.checkpoint, number) for number in label.tolist())
+        return tuple(class_title(self.class_names, number) for number in label.tolist())
 
     def shared(
         self, count: int, run: Callable[..., Tensor], trace: "Trace", lines: int, versions: int = 1

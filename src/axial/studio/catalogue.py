@@ -40,7 +40,7 @@ class Entry:
         model = load(self.source, device=usable(device))
         if next(model.parameters()).dtype in (torch.bfloat16, torch.float16):
             model = model.float()  # so that pictures do not depend on who else draws
-        self._facts = facts(model, self.source)
+        self._facts = facts(model)
         self.config, self.state = model.config, "ready"
         return model
 
@@ -99,12 +99,11 @@ def _is_folder(source: str) -> bool:
         return False
 
 
-def facts(model: "Model", source: str) -> dict[str, Any]:
+def facts(model: "Model") -> dict[str, Any]:
     """What there is to say of a loaded model."""
     import math
 
     from axial.checkpoints.model_folder import fingerprint
-    from axial.checkpoints.trained_on import class_names
     from axial.data.packed import dtype_for
     from axial.models.describe import describe
     from axial.studio.attention import has_attention
@@ -112,7 +111,6 @@ def facts(model: "Model", source: str) -> dict[str, Any]:
     config, shape = model.config, model.config.data
     stacked = shape.stacked_frames > 1
     slower = math.prod(config.axes[:-2])
-    names = class_names(source) if config.classes else None
     return {
         "family": model.family,
         "parameters": config.parameters(),
@@ -127,7 +125,7 @@ def facts(model: "Model", source: str) -> dict[str, Any]:
         "slice_channels": shape.frame_channels,
         "stacked": stacked,
         "moving": shape.window is not None,
-        "classes": list(names or map(str, range(config.classes))),
+        "classes": list(model.class_names or map(str, range(config.classes))),
         "given_channels": config.given_channels,
         "given_steps": config.given_steps,
         "lines": math.prod(config.axes) * config.channels // config.line,

@@ -19,6 +19,7 @@ from axial.errors import ConfigError
 from axial.studio.app import Studio, application
 from axial.studio.config import StudioConfig
 from axial.studio.guard import Guard, is_loopback
+from axial.system.openmp import wait_asleep
 from axial.system.terminal import printable
 
 _CONNECTIONS = 800
@@ -28,8 +29,7 @@ _LAST_SECONDS = 1.0
 
 def serve(config: StudioConfig, *, browser: bool = False) -> None:
     """Serve until a signal comes."""
-    # Before torch is loaded: its threads would wait by spinning, on cores that the server needs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    wait_asleep()
     if config.token is None and not is_loopback(config.host):
         config = replace(config, token=secrets.token_urlsafe(18))
     with bound(config) as listening:
