@@ -254,6 +254,34 @@ def test_what_cannot_work_is_refused_in_one_line(call, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 7, 128, 129])  # 129 is left to torch's fused attention
+def test_in_bfloat16_training_on_a_cpu_is_that_of_float32_but_for_rounding(length, causal):
+    torch.manual_seed(0)
+    made = AxialAttention(32, 2, 0, causal=causal)
+    x, towards = torch.randn(2, 2, length, 3, 32)
+    found = []
+    for low in (False, True):
+        made.zero_grad()
+        given = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            out = made(given)
+        (out.float() * towards).sum().backward()
+        found.append([out.detach(), given.grad, *(p.grad for p in made.parameters())])
+    for exact, near in zip(*found, strict=True):
+        assert (near - exact).norm() <= 2e-2 * exact.norm()
+
+
+def test_dropout_of_attention_in_bfloat16_on_a_cpu_drops_weights_at_its_rate():
+    torch.manual_seed(0)
+    made = AxialAttention(64, 2, 0, causal=False, dropout=0.25).bfloat16()
+    q = torch.zeros(50, 64, 1, 2, 32, dtype=torch.bfloat16, requires_grad=True)
+    one_hot = torch.eye(64, dtype=torch.bfloat16).view(1, 64, 1, 2, 32).expand(50, -1, -1, -1, -1)
+    seen = made.attend(q, q, one_hot, causal=False).detach().float() * 64  # 0, or 1 / 0.75
+    kept = seen[..., :, :] > 0
+    torch.testing.assert_close(seen[kept], torch.full_like(seen[kept], 4 / 3), rtol=1e-2, atol=0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("axis", "axes"), [(0, (-1, 64, 600)), (1, (40_000, -1, 2)), (2, (200, 200, -1))], ids=str
