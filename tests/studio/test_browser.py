@@ -20,7 +20,9 @@ import axial
 MODELS = {
     "colour": config((8, 8), channels=3, values=256),
     "slow": config((16, 16), channels=3, values=256, width=96, heads=4, mlp_ratio=4),
-    "slowest": config((32, 32), channels=3, values=256, width=96, heads=4, mlp_ratio=4),
+    "slowest": config(
+        (32, 32), channels=3, values=256, width=256, heads=4, mlp_ratio=4, decoder_layers=(2, 8)
+    ),
     "clip": config((4, 6, 6), values=16, classes=3),
 }
 GROWTH = """() => {
@@ -125,7 +127,7 @@ def test_a_picture_is_enlarged_saved_and_handed_on(window, place):
 
 def test_cancel_stops_the_server_within_lines_and_whoever_waited_is_next(window, browser, site):
     page = window.open("draw", "slowest")
-    page.get_by_label("Pictures").fill("64")
+    page.get_by_label("Pictures").fill("64")  # many times longer than the rest of this test
     window.press("Draw")
     page.wait_for_selector("progress[value]")
     other = Window(browser, site)
@@ -135,15 +137,16 @@ def test_cancel_stops_the_server_within_lines_and_whoever_waited_is_next(window,
     page.keyboard.press("Escape")
     page.wait_for_selector("text=cancelled")
     assert page.get_by_role("button", name="Draw", exact=True).is_visible()
-    until = time.monotonic() + 60
-    while queue(page, "slowest")["waiting"]:
-        assert time.monotonic() < until, "the server still draws"
-    finished(other.page)
+    other.page.wait_for_selector("progress[value]")
+    other.page.keyboard.press("Escape")
+    other.page.wait_for_selector("text=cancelled")
     other.close()
-    page.get_by_label("Pictures").fill("1")
+    until = time.monotonic() + 60
+    while queue(page, "slowest") != {"running": 0, "waiting": 0}:
+        assert time.monotonic() < until, "the server still draws"
+    window.open("draw", "colour")
     window.press("Draw")
     finished(page)
-    assert page.locator(".result").count() == 2
 
 
 def queue(page, model):

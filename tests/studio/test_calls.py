@@ -10,6 +10,8 @@ from serving import array, as_form, as_json, npy, pictures, png
 from tiny_studio import client, loaded, models, running  # noqa: F401
 
 import axial
+from axial.studio.drawing import DrawTask
+from axial.studio.jobs import Job
 
 
 def random_picture(axes, channels, values=256, seed=3):
@@ -138,23 +140,38 @@ def test_a_painted_mask_keeps_what_is_white(client, loaded):
     assert np.array_equal(found, axial.complete(loaded("colour"), given).numpy())
 
 
-def test_a_particle_filter_shows_its_pictures_growing(client):
+def test_a_particle_filter_shows_its_pictures_growing(client, loaded):
+    """Line after line for whoever looks after each; at the end as events for whoever is late."""
     x = random_picture((8, 8), 3)
+    kept = np.zeros_like(x, bool)
+    kept[:4] = True
+    how = {"count": 2, "seed": 0, "temperature": 1.0, "label": None, "first": 0, "particles": 3}
+    task = DrawTask(source="colour", original=x, kept=kept, **how)
+    job = Job("complete", "colour", task)
+    shown, filled = np.stack(2 * [np.where(kept, x, -1).reshape(-1)]), [0.5]
+
+    def look():
+        while (change := job.canvas.take(job.rows)) is not None:
+            rows = slice(change.first, change.first + change.count)
+            shown[rows, change.places] = change.values
+        filled.append((shown >= 0).mean())
+        return True
+
+    task.run(loaded("colour"), [job], look)
+    assert filled == sorted(set(filled)) and len(filled) == 1 + 3 * 4 and filled[-1] == 1
+    look()  # and what the last resampling changed
+    assert np.array_equal(shown.reshape(2, 8, 8, 3), np.stack(job.pictures))
+
     form = as_form({"picture": png(x), "keep": 4, "particles": 3, "count": 2})
-    shown, filled = np.full((2, 192), -1), []
+    late = np.stack(2 * [np.where(kept, x, -1).reshape(-1)])
     with client.events("colour", "complete", *form) as events:
         for name, data in events:
-            if name == "started":
-                kept, original = array(data["kept"], "uint8"), array(data["original"], "uint8")
-                shown[:] = np.where(kept, original.astype(int), -1)
             if name == "lines":
                 rows = slice(data["first"], data["first"] + data["count"])
-                shown[rows, array(data["places"], "uint32")] = array(
+                late[rows, array(data["places"], "uint32")] = array(
                     data["values"], "uint8", (data["count"], -1)
                 )
-                filled.append((shown >= 0).mean())
-    assert filled == sorted(filled) and len(set(filled)) >= 2 and filled[-1] == 1
-    assert np.array_equal(shown.reshape(2, 8, 8, 3), pictures(data))
+    assert np.array_equal(late, shown) and np.array_equal(shown.reshape(2, 8, 8, 3), pictures(data))
 
 
 @pytest.mark.parametrize("name", ["colour", "labels", "given", "rows"])
