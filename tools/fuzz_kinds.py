@@ -245,22 +245,23 @@ def compressed(path: Path, scratch: Path) -> Any:
 def _in_contents(data: bytes, damage: Damage) -> bytes:
     """Of a file whose checksums are made right again: groups, or what is said of them."""
     contents = read_contents(io.BytesIO(data))
-    end = 5 + sum(length for length, _ in contents.groups)
+    lengths = [group.length for group in contents.groups]
+    end = 5 + sum(lengths)
     groups = damage(data[5:end])
-    lengths = [length for length, _ in contents.groups]
     lengths[-1] += len(groups) - sum(lengths)
     if lengths[-1] < 0:
         return data[:5] + groups + data[end:]
     parts, place = [], 0
-    for length in lengths:
-        parts.append((length, zlib.crc32(groups[place : place + length])))
+    for group, length in zip(contents.groups, lengths, strict=True):
+        checksum = zlib.crc32(groups[place : place + length])
+        parts.append(group._replace(length=length, checksum=checksum))
         place += length
     return data[:5] + groups + replace(contents, groups=parts).to_bytes()
 
 
 @kind("axl", compressed, checksum=True, inside=_in_contents)
 def _(folder: Path) -> Path:
-    codec = Codec(_tiny_model(), name="tiny", lanes=3)
+    codec = Codec(_tiny_model(), name="tiny", lanes=3, overlap=1)
     random = np.random.default_rng(0)
     entries = [
         (Entry(name=f"{i}.png", grid=(2 + i, 4)), [Example(random.integers(4, size=(2 + i, 4, 2)))])

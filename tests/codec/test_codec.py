@@ -15,7 +15,8 @@ from axial import ConfigError, InputError, StreamError, bits, compress, decompre
 from axial.codec import coding, grid
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
-from axial.codec.tiles import plan
+from axial.codec.groups import Part
+from axial.codec.tiles import Tiling
 from axial.models.families import new_model
 
 PLAIN = config((3, 4), channels=2)
@@ -81,6 +82,63 @@ def test_of_the_smallest_example_there_is_less_given_than_one_element_of_every_c
         assert torch.equal(decompress(model, compress(model, x)), x)
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_tiles_that_overlap_come_back_in_every_variant(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    label = torch.arange(2) % found.classes if found.classes else None
+    for channels in {1, found.channels}:
+        x = torch.randint(3, (2, *(2 * n + 1 for n in found.axes), channels))
+        assert torch.equal(decompress(model, compress(model, x, label=label, overlap=1)), x)
+
+
+@pytest.mark.parametrize("found", ONE_EACH, ids=lambda c: type(c).__name__)
+def test_and_in_every_family(found):
+    model = speaking(found)
+    x = torch.randint(found.values, (*(n + 2 for n in found.axes), found.channels))
+    overlap = min(2, max(found.axes) // 2)
+    assert torch.equal(decompress(model, compress(model, x, overlap=overlap, lanes=3)), x)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5, 64])
+@pytest.mark.parametrize("overlap", [0, 1, 2])
+def test_neither_overlap_nor_lanes_nor_batches_change_what_comes_out(lanes, overlap):
+    model = tiny_model(PLAIN)
+    x = torch.randint(3, (2, 17, 21, 2))
+    data = compress(model, x, lanes=lanes, overlap=overlap)
+    for batch in (1, 7, 64):
+        assert torch.equal(decompress(model, data, batch=batch), x)
+
+
+def test_what_tiles_share_is_coded_once_and_seen_by_both():
+    """Each tile takes the bits of what no tile before it has, given all of the tile."""
+    model = tiny_model(config((4, 4), channels=2))
+    x = torch.randint(3, (10, 7, 2))
+    data, wanted = compress(model, x, overlap=2), 0.0
+    for top, left in ((0, 0), (0, 2), (2, 0), (2, 2), (4, 0), (4, 2), (6, 0), (6, 2)):
+        tile = x[top : top + 4, left : left + 4]
+        inside = tile.shape
+        tile = torch.nn.functional.pad(
+            tile.movedim(-1, 0).double(), (0, 4 - inside[1], 0, 4 - inside[0]), mode="replicate"
+        )
+        each = axial.element_bits(model, tile.movedim(0, -1).long()[None])[0]
+        wanted += float(each[2 * (top > 0) : inside[0], 2 * (left > 0) : inside[1]].sum())
+    stream = 8 * read_contents(io.BytesIO(data)).groups[0].length
+    assert wanted + 31 < stream <= wanted + 8 + 64 + 32
+    (group,) = read_contents(io.BytesIO(data)).groups
+    assert group.regions == 1
+
+
+def test_tiles_overlap_by_a_sixteenth_unless_something_else_is_asked_for():
+    for side, wanted in ((8, 0), (16, 1), (40, 2)):
+        codec = Codec(tiny_model(config((side, side + 9))))
+        assert (codec.overlap, codec.contents().overlap) == (wanted, wanted)
+    assert Codec(tiny_model(config((8, 8))), overlap=4).span == 8
+    for overlap in (-1, 5):
+        with pytest.raises(ConfigError, match="overlap"):
+            Codec(tiny_model(config((8, 8))), overlap=overlap)
+
+
 @pytest.mark.parametrize("lanes", [0, -1, 6000])
 def test_groups_that_no_reader_takes_are_not_written(lanes):
     model = tiny_model(PLAIN)
@@ -117,7 +175,7 @@ def test_what_hangs_over_and_the_planes_of_grey_cost_nothing():
 def _beside(data):
     """The bits of a file that are not its first group's stream."""
     contents = read_contents(io.BytesIO(data))
-    return 8 * (len(data) - contents.groups[0][0] + 1)
+    return 8 * (len(data) - contents.groups[0].length + 1)
 
 
 def test_labels_are_stored_and_conditioned_on():
@@ -167,14 +225,19 @@ def test_a_tiny_model_and_picture_compress_to_these_bytes():
     found = config((2, 3), channels=2, values=5)
     model = speaking(found)
     x = torch.arange(2 * 2 * 3 * 2).view(2, 2, 3, 2) * 7 % 5
-    data = compress(model, x)
-    assert data.hex() == GOLDEN, data.hex()
-    assert torch.equal(decompress(model, bytes.fromhex(GOLDEN)), x)
+    for given, overlap, wanted in ((x, None, GOLDEN), (x.flatten(0, 1), 1, GOLDEN_OVERLAP)):
+        data = compress(model, given, overlap=overlap)
+        assert data.hex() == wanted, data.hex()
+        assert torch.equal(decompress(model, bytes.fromhex(wanted)), given)
 
 
+GOLDEN_OVERLAP = (
+    "8941584c02008aae09184adc38035a2a580100005527542e9d645f8825e8e7cff41497860202030205"
+    "008040010801050001040300010d01d0183a222a000000928a944f"
+)
 GOLDEN = (
-    "8941584c0100726622a8c56e9a03180decbc00005527542e9d645f8825e8e7cff414978602020302"
-    "05000201010002020300010df1684bd426000000a164f04a"
+    "8941584c0200726622a8c56e9a03180decbc00005527542e9d645f8825e8e7cff41497860202030205"
+    "008040000101010002020300010d02f1684bd42a000000f9b5eeaa"
 )
 
 
@@ -233,13 +296,10 @@ def test_notes_are_rare_and_small():
     """A logit in some 8 million lies within the tolerance of a border."""
     model = speaking(config((8, 8), channels=3, values=256))
     x, _ = examples(model.config, 4)
-    group = coding.encode(Codec(model).model, _tiles(model, x), 0, 4)[0]
+    region = Tiling(axes=model.config.axes).region(model.config.axes, 0)
+    parts = [Part(region, one) for one in x.numpy()]
+    group = coding.encode(Codec(model).model, [parts], 0, 4)[0]
     assert group[0] <= 1
-
-
-def _tiles(model, x):
-    how = plan(model.config, model.config.axes)
-    return coding.Tiles(x.numpy(), [how] * len(x))
 
 
 def test_another_model_is_refused_by_name_and_the_same_in_another_precision_is_not(tmp_path):

@@ -12,7 +12,7 @@ from conftest import config, random_input, tiny_model
 
 from axial import InputError, StreamError, compress, decompress
 from axial.codec.codec import Codec, Example
-from axial.codec.container import MARK, VERSION, Contents, Entry, read_contents
+from axial.codec.container import MARK, VERSION, Contents, Entry, Group, read_contents
 from axial.codec.numbers import Cursor, varint
 
 COLOUR = config((3, 4), channels=3, values=4)
@@ -25,7 +25,7 @@ CONTENTS = Contents(
     classes=0,
     lanes=2,
     entries=[Entry(name="a.png", grid=(3, 4))],
-    groups=[(20, 0)],
+    groups=[Group(20, 1, 0)],
 )
 
 
@@ -36,7 +36,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def data(model):
-    return compress(model, random_input(COLOUR, 5)[0], lanes=2)
+    return compress(model, random_input(COLOUR, 5)[0].flatten(0, 1), lanes=2, overlap=1)
 
 
 def file_of(contents, groups=b"\0" * 20):
@@ -58,15 +58,18 @@ def test_contents_come_back():
             Entry(name="x.npy", grid=(3, 4), count=9, array=True, about='{"a": 1}'),
             Entry(name="", grid=(1, 1), array=True, alone=True),
         ],
-        groups=[(20, 2**32 - 1), *[(9, 5)] * 7],
+        groups=[Group(20, 2, 2**32 - 1), *[Group(9, 2, 5)] * 5],
+        overlap=1,
+        span=2,
     )
-    assert read_contents(file_of(many, bytes(20 + 7 * 9))) == many
+    assert read_contents(file_of(many, bytes(20 + 5 * 9))) == many
 
 
 def test_names_of_letters_that_are_newer_than_this_python_are_names():
     """A file would else be read by one version of Python and not by another."""
     newer, joined = "\U000e1000.png", "\U0001f468\u200d\U0001f469.png"
     found = replace(CONTENTS, entries=[Entry(name=n, grid=(1, 1)) for n in (newer, joined)])
+    found.groups = [Group(20, 2, 0)]
     assert read_contents(file_of(found)) == found
 
 
@@ -79,8 +82,12 @@ def test_what_no_reader_takes_is_not_written():
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"groups": [(20, 0)] * 2}, "tiles in 2 groups"),
-        ({"groups": [(21, 0)]}, "do not fill"),
+        ({"groups": [Group(10, 1, 0)] * 2}, "1 regions in 2 groups"),
+        ({"groups": [Group(20, 0, 0)]}, "1 regions in 1 groups"),
+        ({"groups": [Group(21, 1, 0)]}, "do not fill"),
+        ({"span": 0}, "regions of 0 tiles"),
+        ({"span": 9}, "regions of 9 tiles"),
+        ({"overlap": 3}, "overlap by 3"),
         ({"entries": [], "groups": []}, "no entries"),
         ({"entries": [Entry(name="a", grid=(3, 4), count=0, array=True)], "groups": []}, "0 exam"),
         ({"lanes": 0}, "groups of 0"),
@@ -141,12 +148,12 @@ def test_contents_that_inflate_without_end_are_refused():
 def test_a_few_bytes_do_not_inflate_to_millions_of_entries_or_groups(what):
     """Refused at the first that cannot be, not when all of them are there."""
     many = 1 << 20
-    head = b"\1m" + bytes(16) + bytes([2, 3, 4, 3, 4, 0, 2])
+    head = b"\1m" + bytes(16) + bytes([2, 3, 4, 3, 4, 0, 2, 0, 1])
     entry = b"\1\0\1\3\4\0"
     if what == "entries":
         plain = head + varint(many) + entry * many + varint(0)
     else:
-        plain = head + varint(1) + entry + varint(many) + bytes(5 * many)
+        plain = head + varint(1) + entry + varint(many) + bytes(6 * many)
     file = deflated(plain, bytes(20))
     tracemalloc.start()
     with pytest.raises(StreamError, match=r"two entries|groups"):
@@ -155,9 +162,10 @@ def test_a_few_bytes_do_not_inflate_to_millions_of_entries_or_groups(what):
     tracemalloc.stop()
 
 
-def test_a_later_version_and_another_kind_of_file_are_told_apart(data):
-    with pytest.raises(StreamError, match="upgrade"):
-        read_contents(io.BytesIO(MARK + b"\x02" + data[5:]))
+def test_another_version_and_another_kind_of_file_are_told_apart(data):
+    for other in (VERSION - 1, VERSION + 1):
+        with pytest.raises(StreamError, match=f"has version {other}, .* reads {VERSION}"):
+            read_contents(io.BytesIO(MARK + bytes([other]) + data[5:]))
     for other in (b"", b"AX", b"\x89PNG\r\n\x1a\n" + bytes(40)):
         with pytest.raises(StreamError, match=r"is no \.axl file"):
             read_contents(io.BytesIO(other))
@@ -204,8 +212,9 @@ def test_damage_within_right_checksums_is_caught_by_the_seal_of_the_pixels(model
     for place in range(1, len(first)):
         group = bytearray(first)
         group[place] ^= 1 << int(random.integers(8))
-        changed = [(len(group), zlib.crc32(bytes(group))), *contents.groups[1:]]
-        rest = data[5 + len(group) : 5 + sum(length for length, _ in contents.groups)]
+        checksum = zlib.crc32(bytes(group))
+        changed = [contents.groups[0]._replace(checksum=checksum), *contents.groups[1:]]
+        rest = data[5 + len(group) : 5 + sum(found.length for found in contents.groups)]
         file = file_of(replace(contents, groups=changed), bytes(group) + rest)
         with pytest.raises(StreamError, match=r"stream|pixels|border"):
             list(codec.read(file, read_contents(file)))

@@ -1,5 +1,7 @@
 """Groups read where the model is: what the host would read, and on a GPU without asking it."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -43,7 +45,9 @@ def test_what_comes_out_is_what_went_in(name, by_device):
 def test_every_family_is_read_so(found, by_device):
     model = speaking(found)
     larger = torch.randint(found.values, (*(n + 1 for n in found.axes), found.channels))
-    assert torch.equal(decompress(model, compress(model, larger, lanes=3)), larger)
+    for overlap in (0, 1):
+        data = compress(model, larger, lanes=3, overlap=overlap)
+        assert torch.equal(decompress(model, data), larger)
 
 
 @pytest.mark.parametrize("mode", ["encode", "rows", "columns"])
@@ -52,8 +56,9 @@ def test_what_hangs_over_and_the_planes_of_grey_follow(mode, channels, by_device
     layers = {} if mode == "encode" else {"encoder_layers": 0}
     model = tiny_model(config((3, 4), channels=3, channel_mode=mode, **layers))
     x = torch.randint(3, (2, 5, 7, channels))
-    for batch in (1, 64):
-        assert torch.equal(decompress(model, compress(model, x, lanes=3), batch=batch), x)
+    for batch, overlap in itertools.product((1, 64), (0, 1)):
+        data = compress(model, x, lanes=3, overlap=overlap)
+        assert torch.equal(decompress(model, data, batch=batch), x)
 
 
 @pytest.mark.parametrize("only", [slice(None), 3], ids=str)
@@ -149,6 +154,17 @@ def test_what_a_cpu_wrote_a_gpu_reads_without_the_host(name):
     data = compress(model, x, label=label, lanes=2)
     for batch in (1, 64):  # the second batch of the first replays what was recorded
         assert torch.equal(decompress(model.cuda(), data, batch=batch), x)
+
+
+@gpu
+@pytest.mark.parametrize("name", VARIANTS)
+def test_tiles_that_overlap_are_read_run_by_run_on_a_gpu(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    label = torch.zeros(1, dtype=torch.long) if found.classes else None
+    x = torch.randint(3, (1, *(2 * n + 1 for n in found.axes), found.channels))
+    data = compress(model, x, label=label, overlap=1)
+    assert torch.equal(decompress(model.cuda(), data), x)
 
 
 @gpu

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from axial.cli.parsing import Name, Switch
+from axial.cli.parsing import Count, Name, Switch
 from axial.system.terminal import printable
 
 Kind = Annotated[Literal["rgb", "grey"] | None, tyro.conf.arg(help_behavior_hint="")]
@@ -18,6 +18,7 @@ def compress(
     out: Path,
     label: Name = None,
     convert: Kind = None,
+    overlap: Count = None,
     verify: Switch = False,
     device: Name = None,
     overwrite: Switch = False,
@@ -36,6 +37,8 @@ def compress(
         label: The class of every picture, by name or number, for a conditional model.
         convert: Convert pictures to 8 bits of this kind, on white. Default: refuse those
             that differ.
+        overlap: By how many pixels tiles overlap: more takes fewer bits, and more time. Default: a
+            sixteenth of a tile.
         verify: Decode the file at once, and keep it only if every pixel comes back.
         device: cpu, cuda or cuda:N; default: a GPU if there is one.
         overwrite: Replace an existing file.
@@ -55,6 +58,7 @@ def compress(
         device=device,
         overwrite=overwrite,
         verify=verify,
+        overlap=overlap,
     )
     if found.pictures:
         print("pixels, names and sizes are kept; metadata such as EXIF is not", file=sys.stderr)

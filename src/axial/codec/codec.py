@@ -11,11 +11,21 @@ import numpy as np
 import torch
 
 from axial.checkpoints.model_folder import fingerprint
-from axial.codec.coding import Tiles, default_lanes, encode, most_lanes
-from axial.codec.container import FINGERPRINT, MARK, VERSION, Contents, Entry, read_group
+from axial.codec.coding import default_lanes, encode, most_lanes
+from axial.codec.container import (
+    FINGERPRINT,
+    MARK,
+    VERSION,
+    Contents,
+    Entry,
+    Group,
+    most_span,
+    read_group,
+)
 from axial.codec.device_reader import DeviceReader, suits
-from axial.codec.group_reader import GroupReader
-from axial.codec.tiles import Plan, boxes, cut, extent, inside_of, plan
+from axial.codec.group_reader import GroupReader, RunReader
+from axial.codec.groups import Part, grouped, widest
+from axial.codec.tiles import extent
 from axial.data.packed import Array, dtype_for
 from axial.errors import StreamError
 from axial.models.protocol import Model
@@ -27,6 +37,8 @@ _TILES = 1024
 """How many tiles to decode together at most: more of them are not faster, and take memory."""
 _ELEMENTS = 1 << 22
 """How many elements to encode together at most, in whole groups: each takes some 60 bytes."""
+_OVERLAP = 16
+"""Tiles overlap by so small a part of their shortest axis, where nothing else is asked for."""
 Progress = Callable[[int], None]
 """Called with how many tiles are done."""
 
@@ -52,15 +64,28 @@ def model_id(model: Model) -> bytes:
 
 
 class Codec:
-    """A model in float64, and how many tiles go together."""
+    """A model in float64, how many tiles go together, and by how much they overlap."""
 
-    def __init__(self, model: Model, *, name: str = "", lanes: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        name: str = "",
+        lanes: int | None = None,
+        overlap: int | None = None,
+    ) -> None:
         self.model, self.config, self.name = in_float64(model), model.config, name
         self.fingerprint = model_id(self.model)
+        axes, channels = self.config.axes, self.config.channels
         if lanes is None:
             self.lanes = default_lanes(self.config, decoding_bytes(self.model))
         else:
             self.lanes = as_integer("lanes", lanes, at_least=1, below=most_lanes(self.config) + 1)
+        if overlap is None:
+            overlap = min(axes) // _OVERLAP
+        overlap = as_integer("overlap", overlap, at_least=0, below=max(axes) // 2 + 1)
+        self.span = most_span(axes, channels) if overlap else 1
+        self.overlap = overlap if self.span > 1 else 0
 
     def contents(self, *, classes: int = 0) -> Contents:
         """Those of a file that holds nothing yet."""
@@ -73,6 +98,8 @@ class Codec:
             values=config.values,
             classes=classes,
             lanes=self.lanes,
+            overlap=self.overlap,
+            span=self.span,
         )
 
     def write(
@@ -84,34 +111,28 @@ class Codec:
     ) -> None:
         """Write a file: entries are taken one by one, and tiles coded as soon as there are some."""
         file.write(MARK + bytes([VERSION]))
-        tiles, done = self._tiles(contents, entries), 0
+        groups, done = grouped(self._parts(contents, entries), contents.lanes), 0
         elements = math.prod(self.config.axes) * self.config.channels
-        groups = max(1, _ELEMENTS // (elements * self.lanes))
-        while part := list(islice(tiles, groups * self.lanes)):
-            if not done:  # a few tiles are one small group
-                contents.lanes = min(contents.lanes, len(part))
-            x, plans, labels = zip(*part, strict=True)
-            label = np.array(labels) if contents.classes else None
-            found = Tiles(np.stack(x), plans, label)
-            for group in encode(self.model, found, contents.classes, contents.lanes):
-                file.write(group)
-                contents.groups.append((len(group), zlib.crc32(group)))
-            done += len(part)
+        for some in _in_bounds(groups, _count_tiles, max(1, _ELEMENTS // elements)):
+            coded = encode(self.model, some, contents.classes, contents.lanes)
+            for parts, data in zip(some, coded, strict=True):
+                file.write(data)
+                contents.groups.append(Group(len(data), len(parts), zlib.crc32(data)))
+            done += sum(map(_count_tiles, some))
             progress(done)
         file.write(contents.to_bytes())
 
-    def _tiles(
+    def _parts(
         self, contents: Contents, entries: Iterable[tuple[Entry, Iterable[Example]]]
-    ) -> Iterator[tuple[Array, Plan, int | None]]:
+    ) -> Iterator[Part]:
+        tiling = contents.tiling
         for entry, examples in entries:
             contents.entries.append(entry)
             for x, label in examples:
-                for tile, inside in cut(self._widened(x, entry), self.config.axes):
-                    how = plan(self.config, inside, one_plane=entry.one_plane)
-                    yield how.fill(tile.reshape(-1)).reshape(tile.shape), how, label
-
-    def _widened(self, x: Array, entry: Entry) -> Array:
-        return np.repeat(x, self.config.channels, -1) if entry.one_plane else x
+                every = np.repeat(x, self.config.channels, -1) if entry.one_plane else x
+                for i in range(tiling.regions(entry.grid)):
+                    region = tiling.region(entry.grid, i)
+                    yield Part(region, every[region.box], entry.one_plane, label)
 
     def read(
         self,
@@ -129,11 +150,11 @@ class Codec:
         self.check(contents)
         spans = contents.spans()
         chosen = range(len(spans)) if wanted is None else sorted(set(wanted))
-        tiles = self._decoded(file, contents, [spans[i] for i in chosen], progress, batch)
+        parts = self._decoded(file, contents, [spans[i] for i in chosen], progress, batch)
         for i in chosen:
             entry = contents.entries[i]
             for _ in range(entry.count):
-                yield entry, self._assembled(entry, tiles)
+                yield entry, self._assembled(entry, contents, parts)
 
     def check(self, contents: Contents) -> None:
         """Refuse the file of another model."""
@@ -154,12 +175,12 @@ class Codec:
         if not same or not labels:
             raise StreamError("says other things of its model than the model; fetch it again")
 
-    def _assembled(self, entry: Entry, tiles: Iterator[tuple[Array, int | None]]) -> Example:
-        channels, label = self.config.channels, None
-        x = np.empty((*entry.grid, channels), dtype_for(self.config.values))
-        for box in boxes(entry.grid, self.config.axes):
-            tile, label = next(tiles)
-            x[box] = tile[tuple(map(slice, extent(box)))]
+    def _assembled(self, entry: Entry, contents: Contents, parts: Iterator[Part]) -> Example:
+        x = np.empty((*entry.grid, self.config.channels), dtype_for(self.config.values))
+        label = None
+        for _ in range(contents.tiling.regions(entry.grid)):
+            part = next(parts)
+            x[part.region.box], label = part.x, part.label
         return Example(x[..., :1] if entry.one_plane else x, label)
 
     def _decoded(
@@ -169,87 +190,110 @@ class Codec:
         spans: list[range],
         progress: Progress,
         batch: int | None,
-    ) -> Iterator[tuple[Array, int | None]]:
-        """The tiles of some spans one by one, whole groups decoded together."""
-        lanes = contents.lanes
-        ends = np.cumsum([len(MARK) + 1] + [length for length, _ in contents.groups])
-        most = max(1, min(batch or _TILES, batch or draws_at_once(self.model)) // lanes)
-        last = sum(map(contents.tiles_of, contents.entries))
-        decoder: tuple[int, Decoder] | None = None
-        done, groups_read = 0, _groups(spans, lanes)
-        plans = self._plans(contents, (i for g in groups_read for i in _rows(g, lanes, last)))
-        wanted = chain.from_iterable(spans)
+    ) -> Iterator[Part]:
+        """The parts of some spans one by one, whole groups decoded together."""
+        places = np.cumsum([len(MARK) + 1] + [group.length for group in contents.groups])
+        firsts = np.cumsum([0] + [group.regions for group in contents.groups])
+        numbers = _groups(spans, firsts)
+        unread = self._unread(contents, (range(firsts[g], firsts[g + 1]) for g in numbers))
+        most = batch or min(_TILES, draws_at_once(self.model))
+        walk = _Walk(self.model)
+        wanted, read = chain.from_iterable(spans), iter(numbers)
         next_wanted = next(wanted, None)
-        for numbers in _chunks(groups_read, most):
-            rows = [i for g in numbers for i in _rows(g, lanes, last)]
-            size = len(numbers) * lanes if len(numbers) > 1 else len(rows)
-            if decoder is None or decoder[0] != size:
-                decoder = size, Decoder(self.model, size)
-            groups = [read_group(file, contents, int(ends[g]), g) for g in numbers]
-            own = list(islice(plans, len(rows)))
-            found = _decode(self.model, decoder[1], groups, own, lanes, contents.classes)
-            done += len(rows)
-            progress(done)
-            for i, row in enumerate(rows):
-                if row == next_wanted:
-                    yield found.x[i], None if found.label is None else int(found.label[i])
-                    next_wanted = next(wanted, None)
+        for some in _in_bounds(unread, lambda parts: widest(parts, contents.lanes), most):
+            own = list(islice(read, len(some)))
+            data = [read_group(file, contents, int(places[g]), g) for g in own]
+            reader = GroupReader(self.config, data, some, contents.lanes, contents.classes)
+            walk.fill(reader, progress)
+            for g, parts, labels in zip(own, some, reader.labels, strict=True):
+                for i, part in enumerate(parts):
+                    if firsts[g] + i == next_wanted:
+                        yield part._replace(label=labels[i] if labels else None)
+                        next_wanted = next(wanted, None)
 
-    def _plans(self, contents: Contents, rows: Iterator[int]) -> Iterator[Plan]:
-        """What of each tile is coded; rows count upwards."""
-        row = next(rows, None)
-        for entry, span in zip(contents.entries, contents.spans(), strict=True):
-            each = len(span) // entry.count
-            while row is not None and row < span.stop:
-                inside = inside_of((row - span.start) % each, entry.grid, self.config.axes)
-                yield plan(self.config, inside, one_plane=entry.one_plane)
-                row = next(rows, None)
-
-
-def _decode(
-    model: Model,
-    decoder: Decoder,
-    groups: Sequence[bytes],
-    plans: Sequence[Plan],
-    lanes: int,
-    classes: int,
-) -> Tiles:
-    """The tiles of some groups, by a float64 model and a decoder of as many lanes."""
-    config, device = model.config, next(model.parameters()).device
-    reader = GroupReader(config, groups, plans, lanes, classes)
-    client: GroupReader | DeviceReader = reader
-    if suits(device, config.values):
-        client = DeviceReader(reader, device)
-    x = torch.from_numpy(reader.x).view(-1, *config.axes, config.channels).to(device)
-    label = None
-    if config.classes and reader.label is not None:
-        label = torch.from_numpy(reader.label).to(device)
-    with decoding(model):
-        for seen in decoder.lines(x, client, label):
-            # Planes that follow from this one are known from here on, and are not walked.
-            if config.channels_in_turn and reader.planes_follow:
-                client.follow()
-                seen.copy_(torch.as_tensor(client.x).view(seen.shape))
-    decoder.check_finite()
-    if isinstance(client, DeviceReader):
-        client.finish()
-    reader.check_seals()
-    return Tiles(
-        reader.x[: reader.count].reshape(-1, *config.axes, config.channels),
-        plans,
-        None if reader.label is None else reader.label[: reader.count],
-    )
+    def _unread(self, contents: Contents, groups: Iterable[range]) -> Iterator[list[Part]]:
+        """The parts of some groups, by the numbers of their regions, with nothing known of them."""
+        tiling, entries = contents.tiling, zip(contents.entries, contents.spans(), strict=True)
+        entry, span = next(entries)
+        for numbers in groups:
+            parts = []
+            for number in numbers:
+                while number >= span.stop:
+                    entry, span = next(entries)
+                each = len(span) // entry.count
+                region = tiling.region(entry.grid, (number - span.start) % each)
+                size = (*extent(region.box), self.config.channels)
+                parts.append(Part(region, np.full(size, -1), entry.one_plane))
+            if len(parts) > 1 and _count_tiles(parts) > contents.lanes:
+                raise StreamError("is damaged (a group holds too many tiles); fetch it again")
+            yield parts
 
 
-def _groups(spans: list[range], lanes: int) -> list[int]:
-    """The groups that some spans of tiles lie in."""
-    return sorted({g for span in spans for g in range(span.start // lanes, -(-span.stop // lanes))})
+class _Walk:
+    """Decodes groups, a run of tiles at a time, by one decoder after another."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.device = model, next(model.parameters()).device
+        self.decoder: tuple[int, Decoder] | None = None
+        self.done = 0
+
+    def fill(self, reader: GroupReader, progress: Progress) -> None:
+        """Fill the parts of some groups."""
+        widths = [reader.width(i) for i in range(max(map(len, reader.runs)))]
+        for number, width in enumerate(widths):
+            # On a GPU all have one size: what was captured for it can be replayed.
+            run = reader.run(number, max(widths) if self.device.type == "cuda" else width)
+            self._fill(run, conditional=bool(self.model.config.classes))
+            reader.settle(run)
+            self.done += sum(1 for _ in reader.slots(number, run.width))
+            progress(self.done)
+        reader.check_seals()
+
+    def _fill(self, run: RunReader, *, conditional: bool) -> None:
+        config, device, size = self.model.config, self.device, len(run.x)
+        if self.decoder is None or self.decoder[0] != size:
+            self.decoder = None  # its caches go first
+            self.decoder = size, Decoder(self.model, size)
+        client: RunReader | DeviceReader = run
+        if suits(device, config.values):
+            client = DeviceReader(run, device)
+        x = torch.from_numpy(run.x).view(-1, *config.axes, config.channels).to(device)
+        label = torch.from_numpy(run.label).to(device) if conditional else None
+        with decoding(self.model):
+            for seen in self.decoder[1].lines(x, client, label):
+                # Planes that follow from this one are known from here on, and are not walked.
+                if config.channels_in_turn and run.planes_follow:
+                    client.follow()
+                    seen.copy_(torch.as_tensor(client.x).view(seen.shape))
+        self.decoder[1].check_finite()
+        if isinstance(client, DeviceReader):
+            client.finish()
 
 
-def _rows(group: int, lanes: int, last: int) -> range:
-    """The tiles of a group."""
-    return range(group * lanes, min((group + 1) * lanes, last))
+def _count_tiles(parts: Sequence[Part]) -> int:
+    return sum(len(part.region.tiles) for part in parts)
 
 
-def _chunks(numbers: list[int], size: int) -> Iterator[list[int]]:
-    return (numbers[i : i + size] for i in range(0, len(numbers), size))
+def _in_bounds(
+    groups: Iterable[list[Part]], size: Callable[[list[Part]], int], most: int
+) -> Iterator[list[list[Part]]]:
+    """Groups in batches of at most such a size, or of one."""
+    batch: list[list[Part]] = []
+    total = 0
+    for group in groups:
+        if batch and total + size(group) > most:
+            yield batch
+            batch, total = [], 0
+        batch.append(group)
+        total += size(group)
+    if batch:
+        yield batch
+
+
+def _groups(spans: list[range], firsts: Array) -> list[int]:
+    """The groups that some spans of regions lie in."""
+    found: set[int] = set()
+    for span in spans:
+        first, last = np.searchsorted(firsts, (span.start, span.stop - 1), "right") - 1
+        found.update(range(int(first), int(last) + 1))
+    return sorted(found)

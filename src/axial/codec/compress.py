@@ -21,12 +21,15 @@ def compress(
     *,
     label: Shaped[Tensor, "..."] | None = None,
     lanes: int | None = None,
+    overlap: int | None = None,
 ) -> bytes:
     """Integers (n, *grid, c), or one example (*grid, c), as the bytes of an .axl file.
 
     A grid of another size than the model's is cut into tiles. Where the model has several channels
     and `x` has one, the others follow from it. `label` is one for each example. `lanes` is how many
-    tiles share a stream; by default as many as keep what stands beside it below 0.1 %.
+    tiles are coded side by side; by default as many as keep what a group has beside its stream
+    below 0.1 %. `overlap` is by how many steps tiles overlap, by default a sixteenth of their
+    shortest axis: more of it takes fewer bits, and more time.
     """
     config = model.config
     check_tensors(x=x, label=label)
@@ -48,7 +51,7 @@ def compress(
         one_plane=found.shape[-1] < config.channels,
         alone=alone,
     )
-    codec, file = Codec(model, lanes=lanes), io.BytesIO()
+    codec, file = Codec(model, lanes=lanes, overlap=overlap), io.BytesIO()
     examples = (
         Example(part, None if labels is None else int(labels[i])) for i, part in enumerate(found)
     )

@@ -12,18 +12,18 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from axial.codec.coding import GROUP_ELEMENTS
 from axial.codec.numbers import Cursor, text, varint
-from axial.codec.tiles import tile_count
+from axial.codec.tiles import Tiling
 from axial.data.description import MOST_CLASSES
 from axial.errors import InputError, StreamError
 from axial.shape import MOST_ELEMENTS, MOST_VALUES
 from axial.validation import MOST_AXES
 
 MARK = b"\x89AXL"
-VERSION = 1
+VERSION = 2
 FINGERPRINT = 16
 """Bytes of the model's fingerprint."""
 _TAIL = 8
@@ -33,6 +33,16 @@ _LEAST_GROUP = 9
 """Bytes of a group: the number of its notes, and the first state of its stream."""
 _MOST_ELEMENTS = 1 << 40
 _ARRAY, _ONE_PLANE, _ALONE = 1, 2, 4
+_MOST_SPAN = 8
+_REGION_ELEMENTS = 1 << 21
+"""Elements of a region's tiles, roughly: what one group may take in memory."""
+
+
+def most_span(axes: tuple[int, ...], channels: int) -> int:
+    """How many tiles a region may have along each axis."""
+    elements = math.prod(axes) * channels
+    fits = [n for n in range(1, _MOST_SPAN + 1) if n ** len(axes) * elements <= _REGION_ELEMENTS]
+    return max(fits, default=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +65,16 @@ class Entry:
     """What the description of a packed array says, in JSON."""
 
 
+class Group(NamedTuple):
+    """What the contents say of a group."""
+
+    length: int
+    """Bytes."""
+    regions: int
+    checksum: int
+    """CRC-32 of the bytes."""
+
+
 @dataclass(kw_only=True)
 class Contents:
     """What a file holds, but for the groups themselves."""
@@ -68,10 +88,18 @@ class Contents:
     classes: int
     """How many labels are stored; 0 for none."""
     lanes: int
-    """Tiles of a group; the last one may have fewer."""
+    """How many tiles of a group are decoded side by side at most."""
+    overlap: int = 0
+    """By how many steps tiles overlap."""
+    span: int = 1
+    """Tiles of a region along each axis: those of one region overlap."""
     entries: list[Entry] = field(default_factory=list)
-    groups: list[tuple[int, int]] = field(default_factory=list)
-    """Length and CRC-32 of each group."""
+    groups: list[Group] = field(default_factory=list)
+
+    @property
+    def tiling(self) -> Tiling:
+        """How examples are cut."""
+        return Tiling(axes=self.axes, overlap=self.overlap, span=self.span)
 
     @property
     def elements(self) -> int:
@@ -83,28 +111,34 @@ class Contents:
 
     def tiles_of(self, entry: Entry) -> int:
         """How many tiles an entry takes."""
-        return entry.count * tile_count(entry.grid, self.axes)
+        return entry.count * self.tiling.tiles(entry.grid)
+
+    def regions_of(self, entry: Entry) -> int:
+        """How many regions an entry is cut into."""
+        return entry.count * self.tiling.regions(entry.grid)
 
     def spans(self) -> list[range]:
-        """The tiles of each entry, counted through the file."""
+        """The regions of each entry, counted through the file."""
         found, first = [], 0
         for entry in self.entries:
-            found.append(range(first, first + self.tiles_of(entry)))
+            found.append(range(first, first + self.regions_of(entry)))
             first = found[-1].stop
         return found
 
     def to_bytes(self) -> bytes:
         """The contents, deflated where that is shorter, with their length and checksum."""
         parts = [text(self.model), self.fingerprint, varint(len(self.axes))]
-        parts += map(varint, (*self.axes, self.channels, self.values, self.classes, self.lanes))
+        parts += map(varint, (*self.axes, self.channels, self.values, self.classes))
+        parts += map(varint, (self.lanes, self.overlap, self.span))
         parts.append(varint(len(self.entries)))
         for entry in self.entries:
             kind = _ARRAY * entry.array | _ONE_PLANE * entry.one_plane | _ALONE * entry.alone
             parts += [varint(kind), text(entry.name), *map(varint, (entry.count, *entry.grid))]
             parts += [text(entry.about)]
         parts.append(varint(len(self.groups)))
-        for length, checksum in self.groups:
-            parts += [varint(length), checksum.to_bytes(4, "little")]
+        for group in self.groups:
+            parts += [varint(group.length), varint(group.regions)]
+            parts.append(group.checksum.to_bytes(4, "little"))
         plain = b"".join(parts)
         if len(plain) > _MOST_CONTENTS:
             raise InputError(
@@ -126,8 +160,8 @@ def read_contents(file: BinaryIO) -> Contents:
         raise StreamError("is no .axl file; `axial compress` writes one")
     if len(head) > len(MARK) and head[-1] != VERSION:
         raise StreamError(
-            f"has version {head[-1]}, and this version of axial reads {VERSION}; upgrade "
-            f"axial-transformers"
+            f"has version {head[-1]}, and this version of axial reads {VERSION}; use the "
+            f"version that wrote it"
         )
     if size < len(head) + _TAIL:
         raise _damaged("it is cut short")
@@ -151,10 +185,10 @@ def read_contents(file: BinaryIO) -> Contents:
 
 def read_group(file: BinaryIO, contents: Contents, place: int, number: int) -> bytes:
     """The bytes of a group that begins at a place; refused if they are not those written."""
-    length, checksum = contents.groups[number]
+    group = contents.groups[number]
     file.seek(place)
-    data = file.read(length)
-    if len(data) != length or zlib.crc32(data) != checksum:
+    data = file.read(group.length)
+    if len(data) != group.length or zlib.crc32(data) != group.checksum:
         raise _damaged(f"the checksum of group {number} is wrong")
     return data
 
@@ -183,7 +217,7 @@ def _parse(cursor: Cursor, room: int) -> Contents:
     if not 1 <= rank <= MOST_AXES:
         raise StreamError(f"a model of {rank} axes")
     axes = tuple(cursor.varint() for _ in range(rank))
-    channels, values, classes, lanes = (cursor.varint() for _ in range(4))
+    channels, values, classes, lanes, overlap, span = (cursor.varint() for _ in range(6))
     entries, seen = [], set[str]()
     for _ in range(cursor.count("entries")):
         kind, name = cursor.varint(), cursor.text()
@@ -205,7 +239,10 @@ def _parse(cursor: Cursor, room: int) -> Contents:
     count = cursor.count("groups")
     if count * _LEAST_GROUP > room:
         raise StreamError(f"{count:,} groups are promised in {room:,} bytes")
-    groups = [(cursor.varint(), int.from_bytes(cursor.take(4), "little")) for _ in range(count)]
+    groups = [
+        Group(cursor.varint(), cursor.varint(), int.from_bytes(cursor.take(4), "little"))
+        for _ in range(count)
+    ]
     if cursor.left:
         raise StreamError(f"{cursor.left} bytes too many in its contents")
     return Contents(
@@ -216,6 +253,8 @@ def _parse(cursor: Cursor, room: int) -> Contents:
         values=values,
         classes=classes,
         lanes=lanes,
+        overlap=overlap,
+        span=span,
         entries=entries,
         groups=groups,
     )
@@ -232,6 +271,9 @@ def _check(contents: Contents, room: int) -> None:
     lanes = contents.lanes
     if lanes < 1 or (lanes > 1 and (lanes - 1) * elements > GROUP_ELEMENTS):
         raise StreamError(f"groups of {lanes:,} tiles of {elements:,} elements")
+    span, most = contents.span, most_span(contents.axes, contents.channels)
+    if not 1 <= span <= most or contents.overlap > max(contents.axes) // 2:
+        raise StreamError(f"regions of {span:,} tiles that overlap by {contents.overlap:,}")
     if not contents.entries:
         raise StreamError("no entries")
     for entry in contents.entries:
@@ -240,10 +282,11 @@ def _check(contents: Contents, room: int) -> None:
             or math.prod(entry.grid) * entry.count > _MOST_ELEMENTS
         ):
             raise StreamError(f"{entry.count:,} examples of {' x '.join(map(str, entry.grid))}")
-    tiles = sum(map(contents.tiles_of, contents.entries))
-    if -(-tiles // lanes) != len(contents.groups):
-        raise StreamError(f"{tiles:,} tiles in {len(contents.groups):,} groups of {lanes:,}")
-    if sum(length for length, _ in contents.groups) != room:
+    regions = sum(map(contents.regions_of, contents.entries))
+    held = [group.regions for group in contents.groups]
+    if sum(held) != regions or min(held, default=0) < 1 or max(held) > lanes:
+        raise StreamError(f"{regions:,} regions in {len(held):,} groups of other sizes")
+    if sum(group.length for group in contents.groups) != room:
         raise StreamError("its groups do not fill it")
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float64, Int, Int8
 from torch import Tensor
 
 from axial.codec import grid, rans
-from axial.codec.group_reader import GroupReader
+from axial.codec.group_reader import RunReader
 from axial.sampling.decoder import Answer
 from axial.system.devices import runs_triton
 
@@ -99,11 +99,11 @@ def read_lanes_plainly(
 
 
 class DeviceReader:
-    """Answers the sampler's decoder as its `GroupReader` would, without asking the host."""
+    """Answers the sampler's decoder as its `RunReader` would, without asking the host."""
 
     work_out = staticmethod(read_place)
 
-    def __init__(self, reader: GroupReader, device: torch.device) -> None:
+    def __init__(self, reader: RunReader, device: torch.device) -> None:
         self.reader, self.channels = reader, reader.config.channels
         self.x, self.coded, self.source = (
             torch.from_numpy(found).to(device, copy=True)
@@ -178,7 +178,7 @@ class DeviceReader:
         self.taken.zero_()
 
     def follow(self) -> None:
-        """What `GroupReader.follow` does."""
+        """What `RunReader.follow` does."""
         found = self.x.gather(1, self.source.clamp(min=0)).masked_fill(self.source < 0, 0)
         self.x = torch.where((self.x < 0) & ~self.coded, found, self.x)
 

@@ -4,7 +4,7 @@ b tiles, n elements of a tile, l length of a line.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from axial.codec import grid, rans
-from axial.codec.coding import label_bound, seal, slices
+from axial.codec.coding import checksum, label_bound, seal
+from axial.codec.groups import Part, Slot, runs, tile_of
 from axial.codec.numbers import Cursor
-from axial.codec.tiles import Plan
+from axial.codec.tiles import Plan, extent
 from axial.data.packed import Array, dtype_for
 from axial.errors import StreamError
 from axial.models.family_config import FamilyConfig
@@ -61,60 +62,130 @@ def _read_stored(cursor: Cursor, plans: Sequence[Plan], values: int, channels: i
 
 
 class GroupReader:
-    """Reads the groups of one batch: answers the sampler's decoder for each element."""
+    """Groups that are decoded together: what stands before their streams, and how far these are.
+
+    Their parts are filled run by run: each is one batch of tiles.
+    """
 
     def __init__(
         self,
         config: FamilyConfig,
-        groups: Sequence[bytes],
-        plans: Sequence[Plan],
+        data: Sequence[bytes],
+        groups: Sequence[Sequence[Part]],
         lanes: int,
         classes: int,
     ) -> None:
-        self.config, self.count = config, len(plans)
-        self.lanes = lanes if len(groups) > 1 else len(plans)  # one alone may have fewer
+        self.config, self.groups = config, groups
         self.rank = np.argsort(config.order())
-        elements, total = len(self.rank), len(groups) * self.lanes
+        self.runs = [runs(config, parts, lanes) for parts in groups]
+        self._stored: list[Iterator[Array]] = []
+        self._near: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+        streams = []
+        for g, (found, own) in enumerate(zip(data, self.runs, strict=True)):
+            cursor = Cursor(found)
+            self._place(g, _read_near(cursor, sum(map(len, own)) * len(self.rank), config.values))
+            plans = [slot.plan for run in own for slot in run]
+            self._stored.append(iter(_read_stored(cursor, plans, config.values, config.channels)))
+            streams.append(cursor.rest())
+        self.streams = rans.Reader(streams)
+        self.labels = self._read_labels(classes)
+        self._checksums = [0] * len(groups)
+
+    def _place(self, group: int, near: dict[int, list[tuple[int, int]]]) -> None:
+        """Sort the logits near a border by the run and the rank of their elements."""
+        ends = np.cumsum([len(run) * len(self.rank) for run in self.runs[group]])
+        for place, ways in near.items():
+            number = int(np.searchsorted(ends, place, "right"))
+            width = len(self.runs[group][number])
+            rank, lane = divmod(place - int(ends[number]) + width * len(self.rank), width)
+            found = self._near.setdefault((number, rank), [])
+            found.extend((group, lane, *way) for way in ways)
+
+    def _read_labels(self, classes: int) -> list[list[int]]:
+        """The labels of all parts, group by group."""
+        found: list[list[int]] = [[] for _ in self.groups]
+        if classes:
+            share = label_bound(np.arange(classes + 1), classes)
+            bounds = np.broadcast_to(share, (len(found), classes + 1))
+            counts = np.array([len(parts) for parts in self.groups])
+            for i in range(counts.max()):
+                value = self.streams.read(bounds, there := counts > i)
+                for g in np.flatnonzero(there):
+                    found[g].append(int(value[g]))
+        return found
+
+    def width(self, number: int) -> int:
+        """How many tiles of a group stand in a run at most."""
+        return max(len(run) for own in self.runs for run in own[number : number + 1])
+
+    def run(self, number: int, width: int) -> "RunReader":
+        """One run of all groups, in rows for so many tiles of each."""
+        return RunReader(self, number, width)
+
+    def slots(self, number: int, width: int) -> Iterator[tuple[int, int, Slot]]:
+        """The group and the row of each tile of a run."""
+        for g, own in enumerate(self.runs):
+            for run in own[number : number + 1]:
+                yield from ((g, g * width + lane, slot) for lane, slot in enumerate(run))
+
+    def near(self, number: int, width: int) -> dict[int, list[tuple[int, int, int]]]:
+        """The logits near a border of a run, by rank: row, value and way."""
+        return {
+            rank: [(g * width + lane, value, up) for g, lane, value, up in found]
+            for (run, rank), found in self._near.items()
+            if run == number
+        }
+
+    def stored(self, group: int) -> Array:
+        """What the model is given of the next tile of a group."""
+        return next(self._stored[group])
+
+    def settle(self, run: "RunReader") -> None:
+        """Put the tiles of a run into their parts."""
+        for g, row, slot in self.slots(run.number, run.width):
+            tile = run.x[row].reshape(*self.config.axes, -1)
+            inside = tuple(map(slice, extent(slot.tile.box)))
+            self.groups[g][slot.part].x[slot.tile.box] = tile[inside]
+            self._checksums[g] = checksum(tile, self.config.values, self._checksums[g])
+
+    def check_seals(self) -> None:
+        """Refuse tiles that are not those that were compressed."""
+        found = map(seal, self._checksums, self.labels)
+        if list(found) != self.streams.seals():
+            raise StreamError(_OTHER_PIXELS)
+
+
+class RunReader:
+    """Answers the sampler's decoder for each element of a run."""
+
+    def __init__(self, groups: GroupReader, number: int, width: int) -> None:
+        self.config, self.streams, self.rank = groups.config, groups.streams, groups.rank
+        self.number, self.width = number, width
+        elements, total = len(self.rank), len(groups.groups) * width
         self.x = np.full((total, elements), -1, np.int64)
         self.coded = np.zeros((total, elements), bool)
         self.source = np.full((total, elements), -1, np.int64)
-        self.near: dict[int, list[tuple[int, int, int]]] = {}
-        streams = []
-        for g, (data, part) in enumerate(zip(groups, slices(len(plans), lanes), strict=True)):
-            cursor = Cursor(data)
-            near = _read_near(cursor, elements * lanes, config.values)
-            for place, ways in near.items():
-                step, lane = divmod(place, lanes)
-                row = g * lanes + lane
-                if row >= self.count:
-                    raise StreamError("a logit near a border is none of these tiles'")
-                self.near.setdefault(step, []).extend((row, *way) for way in ways)
-            stored = _read_stored(cursor, plans[part], config.values, config.channels)
-            for lane, (plan, values) in enumerate(zip(plans[part], stored, strict=True)):
-                row = part.start + lane
-                self.coded[row], self.source[row] = plan.coded, plan.source
-                self.x[row, plan.stored] = values
-            streams.append(cursor.rest())
-        self.streams, self._groups = rans.Reader(streams), len(groups)
-        self.label = self._read_labels(classes) if classes else None
-        other = self.source % config.channels != np.arange(elements) % config.channels
+        self.label = np.zeros(total, np.int64)
+        for g, row, (part, tile, plan) in groups.slots(number, width):
+            self.x[row] = tile_of(groups.groups[g][part], tile, self.config.axes).reshape(-1)
+            self.x[row, plan.stored] = groups.stored(g)
+            self.coded[row], self.source[row] = plan.coded, plan.source
+            if groups.labels[g]:
+                self.label[row] = groups.labels[g][part]
+        self.near = groups.near(number, width)
+        channels = self.config.channels
+        other = self.source % channels != np.arange(elements) % channels
         self.planes_follow = bool((other & (self.source >= 0)).any())
         """Whether a plane is known from another one before it is walked."""
         self.follow()
 
-    def _read_labels(self, classes: int) -> NDArray[np.int64]:
-        share = label_bound(np.arange(classes + 1), classes)
-        bounds = np.broadcast_to(share, (len(self.x), classes + 1))
-        there = np.arange(len(self.x)) < self.count
-        return np.where(there, self._read(bounds, there), 0)
-
     def _read(self, bounds: NDArray[np.uint64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """A value of every lane that wants one."""
-        bounds = bounds.reshape(self._groups, self.lanes, -1)
-        lanes = wanted.reshape(self._groups, self.lanes)
-        value = np.zeros(lanes.shape, np.int64)
-        for lane in np.flatnonzero(lanes.any(0)):
-            value[:, lane] = self.streams.read(bounds[:, lane], lanes[:, lane])
+        """A value of every row that wants one; those of a group take turns at its stream."""
+        bounds = bounds.reshape(-1, self.width, bounds.shape[-1])
+        rows = wanted.reshape(-1, self.width)
+        value = np.zeros(rows.shape, np.int64)
+        for lane in np.flatnonzero(rows.any(0)):
+            value[:, lane] = self.streams.read(bounds[:, lane], rows[:, lane])
         return value.reshape(-1)
 
     def follow(self) -> None:
@@ -144,12 +215,3 @@ class GroupReader:
             value = np.where(wanted, self._read(share, wanted), value)
         self.x[:, place] = value
         return value
-
-    def check_seals(self) -> None:
-        """Refuse tiles that are not those that were compressed."""
-        shape = (*self.config.axes, self.config.channels)
-        x = self.x[: self.count].reshape(-1, *shape)
-        for part, wanted in zip(slices(self.count, self.lanes), self.streams.seals(), strict=True):
-            label = None if self.label is None else self.label[part]
-            if seal(x[part], label, self.config.values) != wanted:
-                raise StreamError(_OTHER_PIXELS)

@@ -43,6 +43,7 @@ def compress_files(
     device: str | None = None,
     overwrite: bool = False,
     verify: bool = False,
+    overlap: int | None = None,
 ) -> Compressed:
     """Write pictures, folders of them, packed arrays and other sources into one .axl file."""
     inputs = list(inputs)
@@ -54,7 +55,7 @@ def compress_files(
     for source in inputs:
         check_apart(out, str(source))
     model = load(checkpoint, device=usable(device))
-    codec, names = Codec(model, name=str(checkpoint)), model.class_names
+    codec, names = Codec(model, name=str(checkpoint), overlap=overlap), model.class_names
     number = None
     if label is not None:
         (number,) = class_numbers(checkpoint, [label], codec.config.classes, names)

@@ -211,17 +211,16 @@ def describe_file(path: Path) -> str:
     with errors_reading(path), open_file(path) as file:
         contents = read_contents(file)
         place = len(MARK) + 1
-        for number, (length, _) in enumerate(contents.groups):
+        for number, group in enumerate(contents.groups):
             read_group(file, contents, place, number)
-            place += length
+            place += group.length
         size = file.seek(0, 2)
-    tile = " x ".join(map(str, (*contents.axes, contents.channels)))
     labels = f", {contents.classes} classes stored" if contents.classes else ""
     lines = [
         f"{'holds':<12}{summary(contents, size)}",
         f"{'model':<12}{contents.model or 'not named'}, id {contents.fingerprint.hex()}",
-        f"{'tiles':<12}{tile}, {contents.values} values{labels}",
-        f"{'groups':<12}{len(contents.groups):,} of {contents.lanes:,} tiles, all whole",
+        f"{'tiles':<12}{_tiles(contents)}, {contents.values} values{labels}",
+        f"{'groups':<12}{len(contents.groups):,}, all whole",
         "",
     ]
     for entry in contents.entries[:_LISTED]:
@@ -232,3 +231,10 @@ def describe_file(path: Path) -> str:
     if (more := len(contents.entries) - _LISTED) > 0:
         lines.append(f"  and {more:,} more")
     return "\n".join(lines)
+
+
+def _tiles(contents: Contents) -> str:
+    count = sum(map(contents.tiles_of, contents.entries))
+    overlap = f", overlapping by {contents.overlap}" if contents.overlap else ""
+    size = " x ".join(map(str, (*contents.axes, contents.channels)))
+    return f"{count:,} of {size}{overlap}"
