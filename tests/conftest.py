@@ -23,6 +23,11 @@ from axial.models.causal import given
 
 torch.set_num_threads(1)
 
+KERNEL_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where kernels are tested: without a GPU they are run by Triton's interpreter."""
+if KERNEL_DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read where a kernel is imported
+
 SMALL = {1: (5,), 2: (3, 4), 3: (3, 2, 3), 4: (3, 2, 2, 2)}
 TINY = {1: (3,), 2: (2, 2), 3: (2, 1, 2), 4: (1, 2, 1, 2)}
 

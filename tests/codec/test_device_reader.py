@@ -7,7 +7,7 @@ import pytest
 import torch
 from codec.test_codec import examples, noisy, on_borders, speaking
 from codec.test_rans import STREAMS, VALUES, tables, written
-from conftest import VARIANTS, config, tiny_model
+from conftest import KERNEL_DEVICE, VARIANTS, config, tiny_model
 from models.test_families import ONE_EACH
 
 import axial
@@ -139,11 +139,10 @@ def test_lanes_take_turns_at_their_stream_and_leave_its_seal():
     check_lanes(device_reader.read_lanes_plainly)
 
 
-@gpu
 def test_the_kernel_reads_what_plain_operations_read():
     from axial.codec.rans_triton import read_lanes
 
-    check_lanes(read_lanes, "cuda")
+    check_lanes(read_lanes, KERNEL_DEVICE)
 
 
 @gpu

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from axial.codec import grid, rans
+from axial.system.devices import launching_on
 
 
 def read_lanes(
@@ -16,7 +17,7 @@ def read_lanes(
 ) -> Tensor:
     """What `device_reader.read_lanes_plainly` does."""
     values, out = bounds.shape[1] - 1, torch.empty_like(bounds[:, 0])
-    with torch.cuda.device(bounds.device if bounds.is_cuda else -1):
+    with launching_on(bounds.device):
         _read_lanes[(len(state),)](
             state,
             taken,

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from axial.system.devices import launching_on
+
 
 @triton.jit
 def _places(
@@ -133,7 +135,7 @@ def _launch(kernel: Any, qkv: Tensor, *others: Tensor, causal: bool) -> None:
     steps, block = _tile(length), _tile(size)
     if not qkv.numel():
         return
-    with torch.cuda.device(qkv.device):
+    with launching_on(qkv.device):
         kernel[(lines * faster * heads,)](
             qkv,
             *others,

@@ -30,6 +30,7 @@ from axial.sampling.kv_cache import (
 )
 from axial.sampling.levels import InnerLevel, all_finite, sensible_threads
 from axial.sampling.noise import Noise
+from axial.system.devices import launching_on
 
 Answer = Callable[[int, Float[Tensor, "b v"]], Int[Tensor, " b"]]
 """Which value has place j of a line, given its logits?"""
@@ -82,7 +83,7 @@ def decoding(model: Model) -> Iterator[None]:
         torch.inference_mode(False),  # a cache made in that mode could not be written outside it
         evaluating(model),
         torch.autocast(device.type, enabled=False),
-        torch.cuda.device(device if device.type == "cuda" else -1),
+        launching_on(device),
     ):
         yield
 

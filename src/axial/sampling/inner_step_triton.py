@@ -65,7 +65,8 @@ def _depth(inputs: int, most: int) -> int:
 @functools.cache
 def overlapping() -> bool:
     """Whether this GPU can set up a kernel while the one before it runs."""
-    return hasattr(cuda, "gdc_wait") and torch.cuda.get_device_capability() >= (9, 0)
+    there = torch.cuda.is_available() and hasattr(cuda, "gdc_wait")
+    return there and torch.cuda.get_device_capability() >= (9, 0)
 
 
 @triton.jit

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from axial.system.devices import launching_on
+
 _TOGETHER = 1024
 """Numbers that a program makes."""
 
@@ -14,7 +16,7 @@ def uniform(key0: int, key1: int, image: Tensor, element: Tensor, values: int) -
     shape = len(image), len(element), values
     out = torch.empty(shape, dtype=torch.float64, device=image.device)
     programs = triton.cdiv(len(element) * values, _TOGETHER)
-    with torch.cuda.device(image.device):
+    with launching_on(image.device):
         _uniform[(len(image) * programs,)](
             key0,
             key1,

@@ -6,7 +6,7 @@ import os
 import platform
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ def runs_triton(device: torch.device) -> bool:
         and torch.cuda.get_device_capability(device) >= (8, 0)
         and importlib.util.find_spec("triton") is not None
     )
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[None]:
+    """Make a CUDA device the current one: graphs and kernels go there. Others are left alone."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
 @functools.cache
