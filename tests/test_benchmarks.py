@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import config, load_script, tiny_model
 from einops import rearrange
-from packed_arrays import write_pictures
+from PIL import Image
 
 import axial
 
@@ -182,38 +182,30 @@ def test_the_largest_batch_follows_from_a_small_one():
     assert bair.largest(small, config, int((kept + 31.5e9) / bair.HEADROOM)) == 28
 
 
-def test_what_tiles_pay_at_their_edges_is_their_mean_beyond_the_core():
-    """Exact where the cost of an element depends on its distance from each edge alone."""
+def test_bits_of_whole_pictures_are_what_their_files_take(tmp_path, monkeypatch, capsys):
     codec = load_script("benchmarks/codec.py")
-    rng = np.random.default_rng(0)
-    rows, columns, core = rng.random(4), rng.random(6), rng.random((3, 4, 6))
-    bits = np.empty((3, 2, 2, 4, 6))
-    for near_top, near_left in np.ndindex(2, 2):
-        more = near_top * rows[:, None] + near_left * columns
-        bits[:, near_top, near_left] = core + more
-    for side in (8, 32):
-        tile = np.zeros((side, side))
-        tile[:4] += rows[:, None]
-        tile[:, :6] += columns
-        np.testing.assert_allclose(codec.edge_cost(bits, side), tile.mean(), rtol=1e-12)
-
-
-def test_edges_are_scored_on_the_same_pixels(tmp_path, monkeypatch, capsys):
-    """A model that sees nothing pays nothing at its edges."""
-    codec = load_script("benchmarks/codec.py")
-    model = tiny_model(config((10, 12), channels=3, values=8), dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data.zero_()
-    model.to_logits.bias.data = torch.linspace(0, 1, 8)
+    model = tiny_model(config((6, 4), channels=3, values=256), dtype=torch.float32)
     axial.save(model, tmp_path / "model")
-    x = [rng.integers(0, 8, (19, 21, 3), np.uint8) for rng in map(np.random.default_rng, range(3))]
-    write_pictures(tmp_path / "x.npy", x, values=8)
-    words = ["codec.py", "edges", str(tmp_path / "x.npy"), "--model", str(tmp_path / "model")]
-    monkeypatch.setattr(sys, "argv", [*words, "--count", "3"])
+    (tmp_path / "pictures").mkdir()
+    x = {
+        f"{i}.png": np.random.default_rng(i).integers(0, 256, (19, 21, 3), np.uint8) for i in (0, 1)
+    }
+    for name, picture in x.items():
+        Image.fromarray(picture).save(tmp_path / "pictures" / name)
+    words = ["codec.py", "bits", str(tmp_path / "pictures"), "--model", str(tmp_path / "model")]
+    out = tmp_path / "bits.json"
+    monkeypatch.setattr(sys, "argv", [*words, "--overlap", "0", "2", "--json", str(out)])
     codec.main()
-    out = capsys.readouterr().out
-    assert "3 places, 12 tiles of 10 x 12" in out
-    assert "tiles of 64 x 64: 0.0000 +- 0.0000 bits/dim for their edges" in out.replace("-0.", "0.")
+    assert "2 pictures, " in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert found["fingerprint"] == axial.fingerprint(axial.load(tmp_path / "model"))
+    for row in found["pictures"]:
+        for overlap in (0, 2):
+            data = axial.compress(
+                model, torch.from_numpy(x[row["name"]].astype(np.int64)), overlap=overlap
+            )
+            assert row[f"overlap {overlap}"] < len(data) < row[f"overlap {overlap}"] + 90
+        assert row["elements"] == 19 * 21 * 3 and row["PNG"] > 19 * 21 * 3
 
 
 def test_the_layers_that_are_compared_compute_the_same(capsys):
