@@ -158,10 +158,10 @@ def bits(args: argparse.Namespace, codec: Codec) -> None:
         needed = {name: picture_bits(model, tiling, x) / 8 for name, tiling in tilings.items()}
         rows.append({"name": path.name, "elements": x.size, **needed, **codec_bytes([x])})
         print(in_words(path.name, rows[-1:]), flush=True)
+        if args.json:
+            found = {"fingerprint": axial.fingerprint(model), "pictures": rows}
+            args.json.write_text(json.dumps(found, indent=1) + "\n")
     print(in_words(f"{len(rows)} pictures, {args.model}", rows))
-    if args.json:
-        found = {"fingerprint": axial.fingerprint(model), "pictures": rows}
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def in_words(title: str, rows: list[dict[str, Any]]) -> str:

@@ -5,23 +5,25 @@ import re
 import sys
 from pathlib import Path
 
+import formats
 import pytest
-from conftest import load_script
+from conftest import config, load_script, saved
 
 import axial
 from axial.checkpoints import shipped
 from axial.presets import PRESETS
 
 ship = load_script("tools/ship.py")
+ship_photos = load_script("tools/ship_photos.py")
 SHIPPED = shipped.MODELS
 ROOT = Path(ship.__file__).parents[1]
 
 
-def command(*words):
-    """Run the script as its command line does."""
+def command(*words, script=ship):
+    """Run a script as its command line does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["ship.py", *map(str, words)])
-        ship.main()
+        patch.setattr(sys, "argv", [Path(script.__file__).name, *map(str, words)])
+        script.main()
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +92,36 @@ def test_what_the_card_would_not_be_true_of_does_not_ship(pictures, tmp_path, wr
     assert not shipped.MODELS.exists()
 
 
+def test_the_card_of_photographs_has_what_was_measured_of_the_model_that_is_kept(tmp_path, capsys):
+    codec = load_script("benchmarks/codec.py")
+    x = formats.pictures(24, 13)
+    formats.picture_folder(tmp_path / "in", x)
+    saved({"toy": config((6, 6), channels=3, values=256)}, tmp_path)
+    settings = {"crop": 6, "batch": 4, "steps": 2, "warmup": 1, "sample_every": 0, "device": "cpu"}
+    run, init = tmp_path / "run", tmp_path / "toy"
+    axial.train("photos", data=tmp_path / "in", out=run, init=init, **settings)
+    command("keep", run, script=ship_photos)
+    measured = tmp_path / "bits.json"
+    how = ["--model", "photos", "--overlap", 2, "--count", 3, "--json", measured]
+    command("bits", tmp_path / "in", *how, script=codec)
+    make = ["card", run, "--valid", measured, "--test", measured]
+    command(*make, script=ship_photos)
+    card = (shipped.MODELS / "photos" / "README.md").read_text()
+    rows = json.loads(measured.read_text())["pictures"]
+    whole, png = (8 * sum(r[way] for r in rows) / (3 * 13 * 13 * 3) for way in ("overlap 2", "PNG"))
+    for said in (
+        f"| **Kodak, 3 pictures of 768 x 512** | **{whole:.4f}** | {png:.4f} |",
+        "8 crops: 2 steps of 4",
+        "24 natural photographs",
+        axial.fingerprint(axial.load("photos")),
+        f"--init {init} --crop 6 --batch 4",
+    ):
+        assert said in card, said
+    axial.save(axial.load(init), shipped.MODELS / "photos")
+    with pytest.raises(SystemExit, match="was measured, but photos is"):
+        command(*make, script=ship_photos)
+
+
 @pytest.mark.parametrize("name", shipped.shipped_names())
 def test_what_ships_is_what_was_tested_fits_and_has_a_card_that_is_true(name, monkeypatch):
     monkeypatch.setattr(shipped, "MODELS", SHIPPED)
@@ -97,10 +129,15 @@ def test_what_ships_is_what_was_tested_fits_and_has_a_card_that_is_true(name, mo
     assert sum(path.stat().st_size for path in folder.iterdir()) <= ship.MOST_BYTES
     recorded = json.loads((folder / "result.json").read_text())
     mark = axial.fingerprint(model)
-    assert mark == recorded["test"]["fingerprint"]
-    assert recorded["test"]["examples"] == 10_000 and recorded["test"]["precision"] == "float32"
+    if name == "photos":
+        wanted, card = recorded["fingerprint"], ship_photos.card(recorded)
+        assert len(recorded["test"]) == 24
+    else:
+        wanted, card = recorded["test"]["fingerprint"], ship.card(name, recorded, mark)
+        assert recorded["test"]["examples"] == 10_000
+        assert recorded["test"]["precision"] == "float32"
+    assert mark == wanted and (folder / "README.md").read_text() == card
     assert ship.probe_bits(model) == pytest.approx(recorded["probe"], abs=1e-4)
-    assert (folder / "README.md").read_text() == ship.card(name, recorded, mark)
     drawn = [folder / ship.SAMPLES, ROOT / f"docs/figures/{name}_completions.png"]
     for picture in drawn:  # by this model
         assert json.loads(Path(f"{picture}.json").read_text())["fingerprint"] == mark

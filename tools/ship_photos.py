@@ -96,16 +96,14 @@ def figures(run: Run, valid: dict[str, Any], test: dict[str, Any]) -> dict[str, 
     mark = axial.fingerprint(model)
     for measured in (valid, test):
         if measured["fingerprint"] != mark:
-            raise SystemExit(
-                f"measured with {measured['fingerprint'][:8]}, but {NAME} is {mark[:8]}"
-            )
-    crop = training.crop[0] if training.crop else model.config.axes[0]
+            raise SystemExit(f"{measured['fingerprint']} was measured, but {NAME} is {mark}")
     init = run.about["init"]["folder"]
-    of = f"--init {init} --crop {crop} --batch {training.batch}"
-    rate = f"--learning-rate {training.learning_rate:g} --warmup {training.warmup}"
-    limit = f"--max-minutes {training.max_minutes:g} --precision {training.precision}"
+    flags = {"init": init, "crop": model.config.axes[0], "batch": training.batch}
+    flags |= {"learning-rate": training.learning_rate, "warmup": training.warmup}
+    flags |= {"max-minutes": training.max_minutes, "precision": training.precision}
+    told = [f"--{flag} {value}" for flag, value in flags.items() if value is not None]
     return {
-        "command": f"axial train photos --data train.npy {of} \\\n    {rate} {limit} --out RUN",
+        "command": " ".join(["axial train photos --data train.npy", *told, "--out RUN"]),
         "init": init,
         "model": model.config.to_json(),
         "parameters": model.config.parameters(),
