@@ -150,7 +150,8 @@ def bits(args: argparse.Namespace, codec: Codec) -> None:
     tilings = {}
     for overlap in args.overlap or [codec.overlap]:
         own = Codec(model, overlap=overlap)
-        tilings[f"overlap {overlap}"] = own.contents().tiling
+        tiling = Tiling(axes=own.config.axes, overlap=own.overlap, span=own.span)
+        tilings[f"overlap {overlap}"] = tiling
     rows = []
     for path in chosen:
         with Image.open(path) as image:
@@ -175,6 +176,7 @@ def in_words(title: str, rows: list[dict[str, Any]]) -> str:
 def picture_bits(model: Model, tiling: Tiling, x: Array) -> float:
     """The bits of a picture (*grid, c) that a file would hold, but for what it has beside them."""
     device, grid, found = next(model.parameters()).device, x.shape[:-1], 0.0
+    tiling = tiling.fit(grid)
     for i in range(tiling.regions(grid)):
         region = tiling.region(grid, i)
         part = Part(region, x[region.box])

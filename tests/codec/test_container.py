@@ -11,8 +11,10 @@ import pytest
 from conftest import config, random_input, tiny_model
 
 from axial import InputError, StreamError, compress, decompress
+from axial.codec import codec as codec_module
 from axial.codec.codec import Codec, Example
 from axial.codec.container import MARK, VERSION, Contents, Entry, Group, read_contents
+from axial.codec.group_reader import _read_near
 from axial.codec.numbers import Cursor, varint
 
 COLOUR = config((3, 4), channels=3, values=4)
@@ -87,7 +89,11 @@ def test_what_no_reader_takes_is_not_written():
         ({"groups": [Group(21, 1, 0)]}, "do not fill"),
         ({"span": 0}, "regions of 0 tiles"),
         ({"span": 9}, "regions of 9 tiles"),
-        ({"overlap": 3}, "overlap by 3"),
+        ({"overlap": 3, "span": 2}, "overlap by 3"),
+        ({"overlap": 1}, "regions of 1 tiles that overlap by 1"),
+        ({"span": 2}, "regions of 2 tiles that overlap by 0"),
+        ({"lanes": 2732}, "groups of 2,732"),
+        ({"entries": [Entry(name="a", grid=(3, 4), count=2, array=True, alone=True)]}, "2 exam"),
         ({"entries": [], "groups": []}, "no entries"),
         ({"entries": [Entry(name="a", grid=(3, 4), count=0, array=True)], "groups": []}, "0 exam"),
         ({"lanes": 0}, "groups of 0"),
@@ -220,6 +226,38 @@ def test_damage_within_right_checksums_is_caught_by_the_seal_of_the_pixels(model
             list(codec.read(file, read_contents(file)))
         refused += 1
     assert refused == len(first) - 1
+
+
+def test_a_group_of_several_regions_holds_no_more_tiles_than_lanes(model):
+    entries = [Entry(name=f"{i}", grid=(7, 13)) for i in range(2)]  # of 3 x 4 tiles each
+    found = replace(CONTENTS, overlap=1, span=8, entries=entries, groups=[Group(20, 2, 0)])
+    found.fingerprint = Codec(model).fingerprint
+    for lanes, words in ((23, "too many tiles"), (24, "stream")):
+        file = file_of(replace(found, lanes=lanes, groups=[Group(20, 2, zlib.crc32(bytes(20)))]))
+        with pytest.raises(StreamError, match=words):
+            list(Codec(model).read(file, read_contents(file)))
+    many = [Entry(name=f"{i}", grid=(7, 13)) for i in range(6)]  # 72 tiles, where 64 may be
+    with pytest.raises(StreamError, match="72 tiles in 1 groups"):
+        read_contents(file_of(replace(found, entries=many, lanes=6, groups=[Group(20, 6, 0)])))
+
+
+def test_notes_out_of_order_are_refused():
+    whole = varint(2) + varint(5) + varint(2) + varint(0) + varint(4)
+    assert _read_near(Cursor(whole), 9, 4) == {5: [(1, 0), (2, 0)]}
+    for wrong in (varint(2), varint(3), varint(0)):  # the same, the other way, one before
+        with pytest.raises(StreamError, match="out of order"):
+            _read_near(Cursor(whole[:-1] + wrong), 9, 4)
+
+
+def test_what_does_not_fit_memory_is_refused(model, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    x = random_input(COLOUR, 1)[0]
+    data = compress(model, x)
+    monkeypatch.setattr(codec_module.np, "empty", full)
+    with pytest.raises(StreamError, match="3 x 4 x 3, too large for memory"):
+        decompress(model, data)
 
 
 def test_one_entry_is_read_without_the_others(model):

@@ -36,7 +36,8 @@ from axial.validation import as_integer
 _TILES = 1024
 """How many tiles to decode together at most: more of them are not faster, and take memory."""
 _ELEMENTS = 1 << 22
-"""How many elements to encode together at most, in whole groups: each takes some 60 bytes."""
+"""How many elements to encode together at most, in whole groups, all as long as the longest: each
+takes some 60 bytes."""
 _OVERLAP = 16
 """Tiles overlap by so small a part of their shortest axis, where nothing else is asked for."""
 Progress = Callable[[int], None]
@@ -80,12 +81,14 @@ class Codec:
         if lanes is None:
             self.lanes = default_lanes(self.config, decoding_bytes(self.model))
         else:
-            self.lanes = as_integer("lanes", lanes, at_least=1, below=most_lanes(self.config) + 1)
+            most = most_lanes(math.prod(axes) * channels)
+            self.lanes = as_integer("lanes", lanes, at_least=1, below=most + 1)
+        span = most_span(axes, channels)  # 1 where tiles are too large for more of them
+        most = max(axes) // 2 if span > 1 else 0
         if overlap is None:
-            overlap = min(axes) // _OVERLAP
-        overlap = as_integer("overlap", overlap, at_least=0, below=max(axes) // 2 + 1)
-        self.span = most_span(axes, channels) if overlap else 1
-        self.overlap = overlap if self.span > 1 else 0
+            overlap = min(min(axes) // _OVERLAP, most)
+        self.overlap = as_integer("overlap", overlap, at_least=0, below=most + 1)
+        self.span = span if self.overlap else 1
 
     def contents(self, *, classes: int = 0) -> Contents:
         """Those of a file that holds nothing yet."""
@@ -125,14 +128,14 @@ class Codec:
     def _parts(
         self, contents: Contents, entries: Iterable[tuple[Entry, Iterable[Example]]]
     ) -> Iterator[Part]:
-        tiling = contents.tiling
         for entry, examples in entries:
             contents.entries.append(entry)
+            tiling = contents.tiling(entry)
+            planes = self.config.channels if entry.one_plane else 1
             for x, label in examples:
-                every = np.repeat(x, self.config.channels, -1) if entry.one_plane else x
                 for i in range(tiling.regions(entry.grid)):
                     region = tiling.region(entry.grid, i)
-                    yield Part(region, every[region.box], entry.one_plane, label)
+                    yield Part(region, x[region.box].repeat(planes, -1), entry.one_plane, label)
 
     def read(
         self,
@@ -176,12 +179,19 @@ class Codec:
             raise StreamError("says other things of its model than the model; fetch it again")
 
     def _assembled(self, entry: Entry, contents: Contents, parts: Iterator[Part]) -> Example:
-        x = np.empty((*entry.grid, self.config.channels), dtype_for(self.config.values))
-        label = None
-        for _ in range(contents.tiling.regions(entry.grid)):
-            part = next(parts)
-            x[part.region.box], label = part.x, part.label
-        return Example(x[..., :1] if entry.one_plane else x, label)
+        part, channels = next(parts), 1 if entry.one_plane else self.config.channels
+        shape, label = (*entry.grid, channels), part.label
+        try:
+            x = np.empty(shape, dtype_for(self.config.values))
+        except MemoryError as error:
+            size = " x ".join(map(str, shape))
+            raise StreamError(f"holds an example of {size}, too large for memory") from error
+        for number in range(contents.tiling(entry).regions(entry.grid)):
+            part = next(parts) if number else part
+            x[part.region.box] = part.x[..., :channels]
+            if part.label != label:
+                raise StreamError("is damaged (an example has two labels); fetch it again")
+        return Example(x, label)
 
     def _decoded(
         self,
@@ -213,19 +223,21 @@ class Codec:
 
     def _unread(self, contents: Contents, groups: Iterable[range]) -> Iterator[list[Part]]:
         """The parts of some groups, by the numbers of their regions, with nothing known of them."""
-        tiling, entries = contents.tiling, zip(contents.entries, contents.spans(), strict=True)
+        entries = zip(contents.entries, contents.spans(), strict=True)
         entry, span = next(entries)
         for numbers in groups:
-            parts = []
+            parts: list[Part] = []
+            count = 0
             for number in numbers:
                 while number >= span.stop:
                     entry, span = next(entries)
                 each = len(span) // entry.count
-                region = tiling.region(entry.grid, (number - span.start) % each)
+                region = contents.tiling(entry).region(entry.grid, (number - span.start) % each)
+                count += len(region.tiles)
+                if parts and count > contents.lanes:
+                    raise StreamError("is damaged (a group holds too many tiles); fetch it again")
                 size = (*extent(region.box), self.config.channels)
-                parts.append(Part(region, np.full(size, -1), entry.one_plane))
-            if len(parts) > 1 and _count_tiles(parts) > contents.lanes:
-                raise StreamError("is damaged (a group holds too many tiles); fetch it again")
+                parts.append(Part(region, np.full(size, -1, np.int32), entry.one_plane))
             yield parts
 
 
@@ -242,14 +254,14 @@ class _Walk:
         widths = [reader.width(i) for i in range(max(map(len, reader.runs)))]
         for number, width in enumerate(widths):
             # On a GPU all have one size: what was captured for it can be replayed.
-            run = reader.run(number, max(widths) if self.device.type == "cuda" else width)
-            self._fill(run, conditional=bool(self.model.config.classes))
+            run = RunReader(reader, number, max(widths) if self.device.type == "cuda" else width)
+            self._fill(run)
             reader.settle(run)
             self.done += sum(1 for _ in reader.slots(number, run.width))
             progress(self.done)
         reader.check_seals()
 
-    def _fill(self, run: RunReader, *, conditional: bool) -> None:
+    def _fill(self, run: RunReader) -> None:
         config, device, size = self.model.config, self.device, len(run.x)
         if self.decoder is None or self.decoder[0] != size:
             self.decoder = None  # its caches go first
@@ -258,7 +270,7 @@ class _Walk:
         if suits(device, config.values):
             client = DeviceReader(run, device)
         x = torch.from_numpy(run.x).view(-1, *config.axes, config.channels).to(device)
-        label = torch.from_numpy(run.label).to(device) if conditional else None
+        label = torch.from_numpy(run.label).to(device) if config.classes else None
         with decoding(self.model):
             for seen in self.decoder[1].lines(x, client, label):
                 # Planes that follow from this one are known from here on, and are not walked.
@@ -277,15 +289,15 @@ def _count_tiles(parts: Sequence[Part]) -> int:
 def _in_bounds(
     groups: Iterable[list[Part]], size: Callable[[list[Part]], int], most: int
 ) -> Iterator[list[list[Part]]]:
-    """Groups in batches of at most such a size, or of one."""
+    """Groups in batches: if each had the size of the largest, at most so much; or one alone."""
     batch: list[list[Part]] = []
-    total = 0
+    largest = 0
     for group in groups:
-        if batch and total + size(group) > most:
+        if batch and (len(batch) + 1) * max(largest, size(group)) > most:
             yield batch
-            batch, total = [], 0
+            batch, largest = [], 0
         batch.append(group)
-        total += size(group)
+        largest = max(largest, size(group))
     if batch:
         yield batch
 

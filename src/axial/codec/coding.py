@@ -26,20 +26,21 @@ from axial.models.family_config import FamilyConfig
 from axial.models.likelihood import planes_at_once, slices_of_logits
 from axial.models.protocol import Model
 
-GROUP_ELEMENTS = 3 << 15
-"""Elements of a group, roughly: its few bytes beside the stream are then well below 0.1 %."""
+_GROUP_ELEMENTS = 3 << 15
+"""Elements of tiles side by side, roughly: a group's few bytes beside are then below 0.1 %."""
 _LANE_BYTES = 2 << 30
 """What the decoder's caches of a group may take."""
 
 
 def default_lanes(config: FamilyConfig, cache_bytes: int) -> int:
     """How many tiles are decoded side by side."""
-    return max(1, min(most_lanes(config), _LANE_BYTES // max(1, cache_bytes)))
+    most = most_lanes(math.prod(config.axes) * config.channels)
+    return max(1, min(most, _LANE_BYTES // max(1, cache_bytes)))
 
 
-def most_lanes(config: FamilyConfig) -> int:
-    """How many of them there may be."""
-    return -(-GROUP_ELEMENTS // (math.prod(config.axes) * config.channels))
+def most_lanes(elements: int) -> int:
+    """How many tiles of so many elements may be."""
+    return -(-_GROUP_ELEMENTS // elements)
 
 
 def checksum(x: Array, values: int, before: int = 0) -> int:
@@ -155,7 +156,7 @@ class _Near:
 
     def __init__(self, tiles: _Tiles) -> None:
         self.tiles = tiles
-        self.found = [np.zeros((0, 4), np.int64)]
+        self.found: dict[int, list[tuple[int, int, int]]] = {}
 
     def note(
         self,
@@ -176,18 +177,17 @@ class _Near:
         up = (points[own] == border[own]).cpu().numpy()
         tile = rows[row]
         where = self.tiles.group[tile], self.tiles.places(tile, step[row, place])
-        columns = (*where, value, up.astype(np.int64))
-        self.found.append(np.stack(columns, 1)[counts])
+        columns = np.stack((*where, value, up.astype(np.int64)), 1)
+        for group, *note in columns[counts].tolist():
+            self.found.setdefault(group, []).append(tuple(note))
 
     def bytes_of(self, group: int) -> bytes:
         """Their number, then of each how far it lies after the one before, its value and way."""
-        every = np.concatenate(self.found)
-        _, place, value, up = every[every[:, 0] == group].T
-        order = np.lexsort((value, place))
-        out, last = varint(len(order)), 0
-        for i in order:
-            out += varint(int(place[i]) - last) + varint(int(value[i]) * 2 + int(up[i]))
-            last = int(place[i])
+        notes = sorted(self.found.get(group, []))
+        out, last = varint(len(notes)), 0
+        for place, value, up in notes:
+            out += varint(place - last) + varint(2 * value + up)
+            last = place
         return out
 
 

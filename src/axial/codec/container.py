@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from axial.codec.coding import GROUP_ELEMENTS
+from axial.codec.coding import most_lanes
 from axial.codec.numbers import Cursor, text, varint
 from axial.codec.tiles import Tiling
 from axial.data.description import MOST_CLASSES
@@ -96,10 +96,9 @@ class Contents:
     entries: list[Entry] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
 
-    @property
-    def tiling(self) -> Tiling:
-        """How examples are cut."""
-        return Tiling(axes=self.axes, overlap=self.overlap, span=self.span)
+    def tiling(self, entry: Entry) -> Tiling:
+        """How the examples of an entry are cut."""
+        return Tiling(axes=self.axes, overlap=self.overlap, span=self.span).fit(entry.grid)
 
     @property
     def elements(self) -> int:
@@ -111,11 +110,11 @@ class Contents:
 
     def tiles_of(self, entry: Entry) -> int:
         """How many tiles an entry takes."""
-        return entry.count * self.tiling.tiles(entry.grid)
+        return entry.count * self.tiling(entry).tiles(entry.grid)
 
     def regions_of(self, entry: Entry) -> int:
         """How many regions an entry is cut into."""
-        return entry.count * self.tiling.regions(entry.grid)
+        return entry.count * self.tiling(entry).regions(entry.grid)
 
     def spans(self) -> list[range]:
         """The regions of each entry, counted through the file."""
@@ -231,7 +230,8 @@ def _parse(cursor: Cursor, room: int) -> Contents:
             alone=bool(kind & _ALONE),
             about=cursor.text(),
         )
-        if kind > (_ARRAY | _ONE_PLANE | _ALONE) or (count != 1 and not entry.array):
+        one = entry.alone or not entry.array
+        if kind > (_ARRAY | _ONE_PLANE | _ALONE) or (count != 1 and one):
             raise StreamError(f"an entry of kind {kind} with {count:,} examples")
         _add_name(name, seen)
         entries.append(entry)
@@ -269,11 +269,12 @@ def _check(contents: Contents, room: int) -> None:
     if not 2 <= contents.values <= MOST_VALUES or contents.classes > MOST_CLASSES:
         raise StreamError(f"{contents.values:,} values, {contents.classes:,} classes")
     lanes = contents.lanes
-    if lanes < 1 or (lanes > 1 and (lanes - 1) * elements > GROUP_ELEMENTS):
+    if not 1 <= lanes <= most_lanes(elements):
         raise StreamError(f"groups of {lanes:,} tiles of {elements:,} elements")
-    span, most = contents.span, most_span(contents.axes, contents.channels)
-    if not 1 <= span <= most or contents.overlap > max(contents.axes) // 2:
-        raise StreamError(f"regions of {span:,} tiles that overlap by {contents.overlap:,}")
+    span, overlap = contents.span, contents.overlap
+    fits = 1 <= span <= most_span(contents.axes, contents.channels)
+    if not fits or overlap > max(contents.axes) // 2 or (span > 1) != (overlap > 0):
+        raise StreamError(f"regions of {span:,} tiles that overlap by {overlap:,}")
     if not contents.entries:
         raise StreamError("no entries")
     for entry in contents.entries:
@@ -286,6 +287,9 @@ def _check(contents: Contents, room: int) -> None:
     held = [group.regions for group in contents.groups]
     if sum(held) != regions or min(held, default=0) < 1 or max(held) > lanes:
         raise StreamError(f"{regions:,} regions in {len(held):,} groups of other sizes")
+    tiles = sum(map(contents.tiles_of, contents.entries))
+    if tiles > len(held) * max(lanes, span ** len(contents.axes)):
+        raise StreamError(f"{tiles:,} tiles in {len(held):,} groups")
     if sum(group.length for group in contents.groups) != room:
         raise StreamError("its groups do not fill it")
 

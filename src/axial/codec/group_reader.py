@@ -31,10 +31,13 @@ _OTHER_PIXELS = (
 def _read_near(cursor: Cursor, places: int, values: int) -> dict[int, list[tuple[int, int]]]:
     """By the place of the element: values, and the way their logits went."""
     found: dict[int, list[tuple[int, int]]] = {}
-    place = 0
+    place, last = 0, -1
     for _ in range(cursor.count("logits near a border")):
-        place += cursor.varint()
+        after = cursor.varint()
         value, up = divmod(cursor.varint(), 2)
+        if after == 0 and value <= last:
+            raise StreamError("logits near a border are out of order")
+        place, last = place + after, value
         if place >= places or value >= values:
             raise StreamError("a logit near a border is none of these tiles'")
         found.setdefault(place, []).append((value, up))
@@ -115,12 +118,8 @@ class GroupReader:
         return found
 
     def width(self, number: int) -> int:
-        """How many tiles of a group stand in a run at most."""
+        """How many tiles a run has, in the group that has most of them."""
         return max(len(run) for own in self.runs for run in own[number : number + 1])
-
-    def run(self, number: int, width: int) -> "RunReader":
-        """One run of all groups, in rows for so many tiles of each."""
-        return RunReader(self, number, width)
 
     def slots(self, number: int, width: int) -> Iterator[tuple[int, int, Slot]]:
         """The group and the row of each tile of a run."""
@@ -156,7 +155,10 @@ class GroupReader:
 
 
 class RunReader:
-    """Answers the sampler's decoder for each element of a run."""
+    """Answers the sampler's decoder for each element of a run of all groups.
+
+    There are rows for `width` tiles of each group, whether it has as many or not.
+    """
 
     def __init__(self, groups: GroupReader, number: int, width: int) -> None:
         self.config, self.streams, self.rank = groups.config, groups.streams, groups.rank

@@ -65,6 +65,11 @@ class Tiling:
         step, _ = self._along(axis)
         return 1 + max(0, -(-(length - self.axes[axis]) // step))
 
+    def fit(self, grid: Extent) -> "Tiling":
+        """The same; without overlap where that would make more than half as many tiles again."""
+        plain = Tiling(axes=self.axes)
+        return plain if 2 * self.tiles(grid) > 3 * plain.tiles(grid) else self
+
     def region_counts(self, grid: Extent) -> Extent:
         """How many regions lie along each axis of an array."""
         return tuple(-(-length // self._along(i)[1]) for i, length in enumerate(grid))
