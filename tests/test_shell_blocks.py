@@ -79,7 +79,7 @@ def stand_ins(tmp_path_factory):
     """What the pages take for granted, small: pictures of 4 x 4, clips, models, runs."""
     folder = tmp_path_factory.mktemp("stand_ins")
     colour = config((4, 4), channels=3, values=256)
-    saved({"cifar10": colour}, folder)
+    saved({"cifar10": colour, "photos": colour}, folder)
     for name in ("pictures", "holiday", "photographs", "cats"):
         names = ["beach.png", "a.png", *(f"{i}.png" for i in range(6))]
         formats.picture_folder(folder / name, formats.pictures(8, 6), names)

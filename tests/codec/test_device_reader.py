@@ -139,6 +139,7 @@ def test_lanes_take_turns_at_their_stream_and_leave_its_seal():
     check_lanes(device_reader.read_lanes_plainly)
 
 
+@pytest.mark.kernel
 def test_the_kernel_reads_what_plain_operations_read():
     from axial.codec.rans_triton import read_lanes
 

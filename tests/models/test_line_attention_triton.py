@@ -15,6 +15,7 @@ def plain(qkv, causal):
     return torch.einsum("rfnlm,rmfne->rlfne", scores.softmax(-1), v)
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", [(2, 5, 3, 2, 3, 8), (1, 20, 1, 2, 3, 33), (3, 1, 2, 1, 3, 16)])
 def test_output_and_gradient_are_those_of_plain_products(shape, causal):

@@ -124,6 +124,7 @@ def test_a_step_leaves_its_input_and_few_keys_or_many_make_no_difference(monkeyp
     torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("rows", [1, 3, 16, 33, 100, 200])
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("activated", [False, True])
@@ -148,6 +149,7 @@ def test_the_dense_kernel_is_the_dense_layer(rows, normed, activated):
         torch.testing.assert_close(found, wanted + added, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("size", [3, 16, *on_a_gpu([96])])
 @pytest.mark.parametrize("length", [5, 18, *on_a_gpu([32, 70])])
 @pytest.mark.parametrize("cut", [(8, 1), *on_a_gpu([(16, 1), (32, 4)])])
@@ -171,6 +173,7 @@ def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, 
     assert torch.equal(torch.stack([cache.keys, cache.values], -2), whole[..., 1:, :])
 
 
+@pytest.mark.kernel
 def test_the_norm_kernel_is_the_norm():
     from axial.sampling import inner_step_triton as kernels
 
@@ -182,6 +185,7 @@ def test_the_norm_kernel_is_the_norm():
     torch.testing.assert_close(normed, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.kernel
 def test_the_choice_kernel_is_the_choice():
     from axial.sampling import inner_step_triton as kernels
 

@@ -84,6 +84,7 @@ def test_a_gpu_gives_the_same_noise():
     assert all(torch.equal(a, b.cpu()) for a, b in zip(*words, strict=True))
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("values", [2, 256, 300])
 def test_the_kernel_makes_the_same_noise_to_the_bit(monkeypatch, values):
     image = torch.tensor([0, 3, (1 << 40) + 1, (1 << 63) - 1], device=KERNEL_DEVICE)
