@@ -147,7 +147,9 @@ def test_the_commands_of_a_page_run_from_top_to_bottom(page, prepared, monkeypat
 
 def replay(command, capsys):
     """Run a command; what it says it writes is there, and its output is that of the page."""
-    args = command.axial
+    args = []
+    for word in command.axial:
+        args += sorted(map(str, Path().glob(word))) if "*" in word else [word]
     if args[0] == "studio":
         visit(args)
         return

@@ -116,13 +116,16 @@ class Codec:
         file.write(MARK + bytes([VERSION]))
         groups, done = grouped(self._parts(contents, entries), contents.lanes), 0
         elements = math.prod(self.config.axes) * self.config.channels
+
+        def tell(more: int) -> None:
+            progress(done + more)
+
         for some in _in_bounds(groups, _count_tiles, max(1, _ELEMENTS // elements)):
-            coded = encode(self.model, some, contents.classes, contents.lanes)
+            coded = encode(self.model, some, contents.classes, contents.lanes, tell)
             for parts, data in zip(some, coded, strict=True):
                 file.write(data)
                 contents.groups.append(Group(len(data), len(parts), zlib.crc32(data)))
             done += sum(map(_count_tiles, some))
-            progress(done)
         file.write(contents.to_bytes())
 
     def _parts(

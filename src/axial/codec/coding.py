@@ -9,7 +9,7 @@ b tiles, *axes the data axes (slowest first), c channels, n elements of a tile, 
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -85,15 +85,21 @@ class _Tiles:
         return self.first[tile] + rank * self.width[tile]
 
 
-def encode(model: Model, groups: Sequence[Sequence[Part]], classes: int, lanes: int) -> list[bytes]:
+def encode(
+    model: Model,
+    groups: Sequence[Sequence[Part]],
+    classes: int,
+    lanes: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[bytes]:
     """The bytes of some groups, by parallel passes of a float64 model.
 
     `classes` is how many labels there are to store, whether the model is conditioned on them or
-    not.
+    not. `progress` is called with how many tiles are done.
     """
     config = model.config
     tiles = _Tiles(config, groups, lanes)
-    elements = tiles.x[0].size
+    elements, done = tiles.x[0].size, 0
     labels = [[part.label for part in parts if part.label is not None] for parts in groups]
     ahead = np.array([len(found) for found in labels])
     length = int((ahead + np.bincount(tiles.group) * elements).max())
@@ -125,6 +131,8 @@ def encode(model: Model, groups: Sequence[Sequence[Part]], classes: int, lanes: 
         start[at] = np.where(wanted, begin, 0)
         frequency[at] = np.where(wanted, end - begin, rans.WHOLE)
         near.note(found, wanted, rows.numpy(), step)
+        done += step.size
+        progress(done // elements)
     seals = [
         seal(checksum(np.stack(tiles.x[tiles.of(g)]), config.values), own)
         for g, own in enumerate(labels)
