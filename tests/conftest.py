@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import kernel_device  # noqa: F401
 import numpy as np
 import pytest
 import torch
@@ -22,11 +23,6 @@ from axial.cli.main import main
 from axial.models.causal import given
 
 torch.set_num_threads(1)
-
-KERNEL_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where kernels are tested: without a GPU they are run by Triton's interpreter."""
-if KERNEL_DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read where a kernel is imported
 
 SMALL = {1: (5,), 2: (3, 4), 3: (3, 2, 3), 4: (3, 2, 2, 2)}
 TINY = {1: (3,), 2: (2, 2), 3: (2, 1, 2), 4: (1, 2, 1, 2)}

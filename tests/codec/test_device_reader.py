@@ -7,7 +7,8 @@ import pytest
 import torch
 from codec.test_codec import examples, noisy, on_borders, speaking
 from codec.test_rans import STREAMS, VALUES, tables, written
-from conftest import KERNEL_DEVICE, VARIANTS, config, tiny_model
+from conftest import VARIANTS, config, tiny_model
+from kernel_device import KERNEL_DEVICE
 from models.test_families import ONE_EACH
 
 import axial

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import KERNEL_DEVICE
+from kernel_device import KERNEL_DEVICE
 
 
 def plain(qkv, causal):

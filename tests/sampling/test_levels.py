@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import KERNEL_DEVICE, VARIANTS, config, random_input, recite, tiny_model
+from conftest import VARIANTS, config, random_input, recite, tiny_model
+from kernel_device import KERNEL_DEVICE
 from torch import backends
 
 from axial import draw

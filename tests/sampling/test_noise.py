@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from conftest import KERNEL_DEVICE
+from kernel_device import KERNEL_DEVICE
 
 from axial.sampling.noise import gumbel, threefry
 
