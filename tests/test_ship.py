@@ -111,6 +111,7 @@ def test_the_card_of_photographs_has_what_was_measured_of_the_model_that_is_kept
     whole, png = (8 * sum(r[way] for r in rows) / (3 * 13 * 13 * 3) for way in ("overlap 2", "PNG"))
     for said in (
         f"| **Kodak, 3 pictures of 768 x 512** | **{whole:.4f}** | {png:.4f} |",
+        f"| {rows[0]['name']} | {rows[0]['overlap 2']:,.0f} | {rows[0]['PNG']:,} |",
         "8 crops: 2 steps of 4",
         "24 natural photographs",
         axial.fingerprint(axial.load("photos")),

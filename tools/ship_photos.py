@@ -56,6 +56,10 @@ them in float32.
 Bits of `photos` are those of its tiles in float32, overlapping by {overlap} pixels as in a file: an
 `.axl` file takes about 0.1 % more. Others take a file for each picture, JPEG XL at effort 9.
 
+Kodak, picture by picture, in bytes:
+
+{kodak}
+
 ## Data
 
 {pictures:,} natural photographs, reduced to half their size by averaging 2 x 2 pixels, at most
@@ -146,8 +150,11 @@ def card(result: dict[str, Any]) -> str:
         for part, found in (("valid", valid), ("test", test))
     }
     shape = [*result["model"]["axes"], result["model"]["channels"]]
+    rows = [["picture", f"`{NAME}`", *ways[1:]], ["---"] * (1 + len(ways))]
+    rows += [[one["name"], *(f"{one[name]:,.0f}" for name in ways)] for one in test]
     return CARD.format(
         **cells,
+        kodak="\n".join("| " + " | ".join(row) + " |" for row in rows),
         columns=" | ".join([f"`{NAME}`", *ways[1:]]),
         lines="|".join(["---"] * len(ways)),
         parameters=result["parameters"],
