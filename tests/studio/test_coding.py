@@ -111,13 +111,13 @@ def test_progress_is_told(client):
 
 def test_a_bomb_of_a_file_is_refused_before_it_is_decoded(client, loaded):
     from axial.codec.codec import Codec
-    from axial.codec.container import Entry
+    from axial.codec.container import Entry, Group
 
     codec, file = Codec(loaded("colour")), io.BytesIO()
     contents = codec.contents()
     codec.write(file, contents, [])
     contents.entries.append(Entry(name="x.png", grid=(100_000, 100_000)))
-    contents.groups.append((1, 0))
+    contents.groups.append(Group(1, 1, 0))
     bomb = file.getvalue()[:5] + b"x" + contents.to_bytes()
     status, answer = client.send("colour", "decompress", file=("x.axl", bomb))
     assert status in (400, 413), answer
