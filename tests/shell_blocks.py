@@ -25,7 +25,7 @@ SMALLER = {
     "--frames": {"60": "20"},
     "--port": {"8000": "0"},
     "--crop": {"32": "4"},
-    "--max-minutes": {"25": "0.002"},
+    "--max-minutes": {"25": "0.002", "95": "0.002"},
 }
 """Values for pictures of 4 x 4 and clips of 2 x 2, by flag and the value on the page."""
 _TINY = "--batch 4 --width 16 --heads 2 --validate-every 2 --device cpu"

@@ -78,7 +78,7 @@ def test_what_make_and_pip_are_asked_for_is_there():
 def stand_ins(tmp_path_factory):
     """What the pages take for granted, small: pictures of 4 x 4, clips, models, runs."""
     folder = tmp_path_factory.mktemp("stand_ins")
-    colour = config((4, 4), channels=3, values=256)
+    colour = config((4, 4), channels=3, values=256, width=16, heads=2)  # as runs have
     saved({"cifar10": colour, "photos": colour}, folder)
     for name in ("pictures", "holiday", "photographs", "cats"):
         names = ["beach.png", "a.png", *(f"{i}.png" for i in range(6))]

@@ -69,7 +69,8 @@ scored once.
 
 ## Recipe
 
-Started from the weights of `{init}`. {recipe}. This run was
+Started from the weights of `{init}`.
+{recipe}. This run was
 
 {command}
 
@@ -104,7 +105,9 @@ def figures(run: Run, valid: dict[str, Any], test: dict[str, Any]) -> dict[str, 
     init = run.about["init"]["folder"]
     flags = {"init": init, "crop": model.config.axes[0], "batch": training.batch}
     flags |= {"learning-rate": training.learning_rate, "warmup": training.warmup}
-    flags |= {"max-minutes": training.max_minutes, "precision": training.precision}
+    flags |= {"precision": training.precision}
+    if training.max_minutes is not None:
+        flags["max-minutes"] = f"{training.max_minutes:g}"
     told = [f"--{flag} {value}" for flag, value in flags.items() if value is not None]
     return {
         "command": " ".join(["axial train photos --data train.npy", *told, "--out RUN"]),
@@ -176,7 +179,7 @@ def card(result: dict[str, Any]) -> str:
         fingerprint=result["fingerprint"],
         overlap=way.removeprefix("overlap "),
         pictures=result["pictures"],
-        recipe=recipe(result["model"], result["training"]),
+        recipe=recipe(result["model"], result["training"] | {"embeddings": "random"}),
         command=textwrap.indent(result["command"], " " * 4),
     )
 
