@@ -56,15 +56,16 @@ def test_contents_come_back():
         CONTENTS,
         classes=7,
         entries=[
-            Entry(name="a/b ü.png", grid=(5, 9), one_plane=True),
+            Entry(name="a/b ü.png", grid=(5, 9), one_plane=True, palette=b"\x80\0\x05\x80"),
+            Entry(name="c.png", grid=(3, 4), palette=bytes(range(12))),
             Entry(name="x.npy", grid=(3, 4), count=9, array=True, about='{"a": 1}'),
             Entry(name="", grid=(1, 1), array=True, alone=True),
         ],
-        groups=[Group(20, 2, 2**32 - 1), *[Group(9, 2, 5)] * 5],
+        groups=[Group(20, 2, 2**32 - 1), *[Group(9, 2, 5)] * 5, Group(9, 1, 5)],
         overlap=1,
         span=2,
     )
-    assert read_contents(file_of(many, bytes(20 + 5 * 9))) == many
+    assert read_contents(file_of(many, bytes(20 + 6 * 9))) == many
 
 
 def test_names_of_letters_that_are_newer_than_this_python_are_names():
@@ -108,6 +109,10 @@ def test_what_no_reader_takes_is_not_written():
         ({"entries": [Entry(name="a", grid=(3, 4), count=10**12, array=True)]}, "1,000,000"),
         ({"entries": [Entry(name="a", grid=(3, 4), count=2)]}, "2 examples"),
         ({"entries": [Entry(name="a", grid=(3, 4))] * 2}, "two entries"),
+        ({"entries": [Entry(name="a", grid=(3, 4), palette=b"\0" * 8 + b"\x80" * 4)]}, "no value"),
+        ({"entries": [Entry(name="a", grid=(3, 4), palette=b"x")]}, "12 bytes are wanted"),
+        ({"values": 257, "entries": [Entry(name="a", grid=(3, 4), palette=b"x" * 771)]}, "of 257"),
+        ({"channels": 2**60, "entries": [Entry(name="a", grid=(3, 4), palette=b"x")]}, "wanted"),
         ({"entries": [Entry(name=n, grid=(3, 4)) for n in ("a", "a/b")]}, "no folder"),
         *(
             ({"entries": [Entry(name=name, grid=(3, 4))]}, "no path inside")

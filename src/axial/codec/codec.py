@@ -1,9 +1,11 @@
 """A model as a codec: examples in, a file out, and back; in bounded memory."""
 
 import copy
+import functools
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import BinaryIO, NamedTuple
 
@@ -15,6 +17,7 @@ from axial.codec.coding import default_lanes, encode, most_lanes
 from axial.codec.container import (
     FINGERPRINT,
     MARK,
+    PALETTE_VALUES,
     VERSION,
     Contents,
     Entry,
@@ -25,6 +28,7 @@ from axial.codec.container import (
 from axial.codec.device_reader import DeviceReader, suits
 from axial.codec.group_reader import GroupReader, RunReader
 from axial.codec.groups import Part, grouped, widest
+from axial.codec.palette import Palette, choose_palette
 from axial.codec.tiles import extent
 from axial.data.packed import Array, dtype_for
 from axial.errors import StreamError
@@ -40,6 +44,8 @@ _ELEMENTS = 1 << 22
 takes some 60 bytes."""
 _OVERLAP = 16
 """Tiles overlap by so small a part of their shortest axis, where nothing else is asked for."""
+_PALETTES = 1 << 24
+"""Bytes that the palettes of a file may take: its contents must have room for many entries."""
 Progress = Callable[[int], None]
 """Called with how many tiles are done."""
 
@@ -131,14 +137,32 @@ class Codec:
     def _parts(
         self, contents: Contents, entries: Iterable[tuple[Entry, Iterable[Example]]]
     ) -> Iterator[Part]:
+        palettes = 0
         for entry, examples in entries:
             contents.entries.append(entry)
             tiling = contents.tiling(entry)
             planes = self.config.channels if entry.one_plane else 1
+            palette = None
             for x, label in examples:
+                if entry.count == 1 and palettes < _PALETTES:
+                    palette = self._palette(entry, x, label)
+                if palette is not None:
+                    contents.entries[-1] = replace(entry, palette=palette.tobytes())
+                    palettes += palette.size
                 for i in range(tiling.regions(entry.grid)):
                     region = tiling.region(entry.grid, i)
-                    yield Part(region, x[region.box].repeat(planes, -1), entry.one_plane, label)
+                    own = x[region.box].repeat(planes, -1)
+                    yield Part(region, own, entry.one_plane, label, palette)
+
+    def _palette(self, entry: Entry, x: Array, label: int | None) -> Palette | None:
+        if self.config.values > PALETTE_VALUES:
+            return None
+        return choose_palette(self._in_float32, x, label, one_plane=entry.one_plane)
+
+    @functools.cached_property
+    def _in_float32(self) -> Model:
+        """The model as palettes are chosen by: no bit of a stream depends on it."""
+        return copy.deepcopy(self.model).float()
 
     def read(
         self,
@@ -240,7 +264,10 @@ class Codec:
                 if parts and count > contents.lanes:
                     raise StreamError("is damaged (a group holds too many tiles); fetch it again")
                 size = (*extent(region.box), self.config.channels)
-                parts.append(Part(region, np.full(size, -1, np.int32), entry.one_plane))
+                palette = np.frombuffer(entry.palette, np.int8).reshape(-1, self.config.values)
+                blank = np.full(size, -1, np.int32)
+                own = palette if entry.palette else None
+                parts.append(Part(region, blank, entry.one_plane, palette=own))
             yield parts
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from axial.codec import grid, rans
-from axial.codec.groups import Part, runs, tile_of
+from axial.codec.groups import Part, palettes_of, runs, tile_of
 from axial.codec.numbers import varint
 from axial.codec.tiles import Plan
 from axial.data.packed import Array, dtype_for
@@ -60,7 +60,7 @@ class _Tiles:
     def __init__(self, config: FamilyConfig, groups: Sequence[Sequence[Part]], lanes: int) -> None:
         self.x: list[Array] = []
         self.plans: list[Plan] = []
-        self.label: list[int | None] = []
+        self.parts: list[Part] = []
         where = []
         for g, parts in enumerate(groups):
             done = 0
@@ -68,7 +68,7 @@ class _Tiles:
                 for lane, slot in enumerate(run):
                     tile = tile_of(parts[slot.part], slot.tile, config.axes)
                     self.x.append(slot.plan.fill(tile.reshape(-1)).reshape(tile.shape))
-                    self.label.append(parts[slot.part].label)
+                    self.parts.append(parts[slot.part])
                     self.plans.append(slot.plan)
                     where.append((g, done + lane, len(run)))
                 done += len(run) * self.x[0].size
@@ -112,7 +112,8 @@ def encode(
     coded = np.stack([plan.coded for plan in tiles.plans])
     rank = torch.from_numpy(config.order()).argsort()
     x = torch.from_numpy(np.stack(tiles.x))
-    label = torch.tensor(tiles.label) if config.classes else None
+    label = torch.tensor([part.label for part in tiles.parts]) if config.classes else None
+    palettes = palettes_of(tiles.parts, config.channels, config.values)
     model.check(x, label)
     at_once = max(1, planes_at_once(config, next(model.parameters()).device) // 2)
     for rows, number, part, logits in slices_of_logits(model, x, label, at_once=at_once):
@@ -124,13 +125,17 @@ def encode(
         logits = logits.double().flatten(1, -2)
         check_logits(logits)
         found = grid.to_grid(logits)
-        share = grid.bounds(found.points)
+        points = found.points
+        if palettes is not None:
+            bias = palettes[tile, config.order()[step] % config.channels]
+            points = grid.biased(points, torch.from_numpy(bias).to(points.device))
+        share = grid.bounds(points)
         begin = share.gather(-1, value.unsqueeze(-1)).squeeze(-1).cpu().numpy()
         end = share.gather(-1, value.unsqueeze(-1) + 1).squeeze(-1).cpu().numpy()
         at = ahead[tiles.group[tile]] + tiles.places(tile, step), tiles.group[tile]
         start[at] = np.where(wanted, begin, 0)
         frequency[at] = np.where(wanted, end - begin, rans.WHOLE)
-        near.note(found, wanted, rows.numpy(), step)
+        near.note(found, points, wanted, rows.numpy(), step)
         done += step.size
         progress(done // elements)
     seals = [
@@ -169,6 +174,7 @@ class _Near:
     def note(
         self,
         found: grid.Points,
+        biased: Tensor,
         wanted: NDArray[np.bool_],
         rows: NDArray[np.int64],
         step: NDArray[np.int64],
@@ -181,7 +187,7 @@ class _Near:
         at = tuple(i.to(found.points.device) for i in near)
         points, border = found.points[at], found.border[at]
         own = torch.arange(len(value)), torch.from_numpy(value)
-        counts = grid.matters(points)[own].cpu().numpy() & wanted[row, place]
+        counts = grid.matters(biased[at])[own].cpu().numpy() & wanted[row, place]
         up = (points[own] == border[own]).cpu().numpy()
         tile = rows[row]
         where = self.tiles.group[tile], self.tiles.places(tile, step[row, place])

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from axial.codec.coding import most_lanes
+from axial.codec.grid import ABSENT
 from axial.codec.numbers import Cursor, text, varint
 from axial.codec.tiles import Tiling
 from axial.data.description import MOST_CLASSES
@@ -23,7 +24,7 @@ from axial.shape import MOST_ELEMENTS, MOST_VALUES
 from axial.validation import MOST_AXES
 
 MARK = b"\x89AXL"
-VERSION = 2
+VERSION = 3
 FINGERPRINT = 16
 """Bytes of the model's fingerprint."""
 _TAIL = 8
@@ -32,7 +33,9 @@ _MOST_CONTENTS = 1 << 26
 _LEAST_GROUP = 9
 """Bytes of a group: the number of its notes, and the first state of its stream."""
 _MOST_ELEMENTS = 1 << 40
-_ARRAY, _ONE_PLANE, _ALONE = 1, 2, 4
+_ARRAY, _ONE_PLANE, _ALONE, _PALETTE = 1, 2, 4, 8
+PALETTE_VALUES = 256
+"""A palette takes a byte for each value of each channel: larger ones are not worth it."""
 _MOST_SPAN = 8
 _REGION_ELEMENTS = 1 << 21
 """Elements of a region's tiles, roughly: what one group may take in memory."""
@@ -63,6 +66,8 @@ class Entry:
     """Whether it is one example without an axis of examples."""
     about: str = ""
     """What the description of a packed array says, in JSON."""
+    palette: bytes = b""
+    """Biases of the values of each channel that is there, a signed byte each; empty for none."""
 
 
 class Group(NamedTuple):
@@ -132,8 +137,9 @@ class Contents:
         parts.append(varint(len(self.entries)))
         for entry in self.entries:
             kind = _ARRAY * entry.array | _ONE_PLANE * entry.one_plane | _ALONE * entry.alone
+            kind |= _PALETTE * bool(entry.palette)
             parts += [varint(kind), text(entry.name), *map(varint, (entry.count, *entry.grid))]
-            parts += [text(entry.about)]
+            parts += [text(entry.about), entry.palette]
         parts.append(varint(len(self.groups)))
         for group in self.groups:
             parts += [varint(group.length), varint(group.regions)]
@@ -229,9 +235,12 @@ def _parse(cursor: Cursor, room: int) -> Contents:
             one_plane=bool(kind & _ONE_PLANE),
             alone=bool(kind & _ALONE),
             about=cursor.text(),
+            palette=_palette(cursor, 1 if kind & _ONE_PLANE else channels, values)
+            if kind & _PALETTE
+            else b"",
         )
         one = entry.alone or not entry.array
-        if kind > (_ARRAY | _ONE_PLANE | _ALONE) or (count != 1 and one):
+        if kind > (_ARRAY | _ONE_PLANE | _ALONE | _PALETTE) or (count != 1 and one):
             raise StreamError(f"an entry of kind {kind} with {count:,} examples")
         _add_name(name, seen)
         entries.append(entry)
@@ -258,6 +267,16 @@ def _parse(cursor: Cursor, room: int) -> Contents:
         entries=entries,
         groups=groups,
     )
+
+
+def _palette(cursor: Cursor, channels: int, values: int) -> bytes:
+    if not 1 <= values <= PALETTE_VALUES:
+        raise StreamError(f"a palette of {values:,} values")
+    data = cursor.take(channels * values)
+    rows = (data[i : i + values] for i in range(0, len(data), values))
+    if any(row == bytes([ABSENT % 256]) * values for row in rows):
+        raise StreamError("a palette of which no value occurs")
+    return data
 
 
 def _check(contents: Contents, room: int) -> None:

@@ -46,6 +46,8 @@ class LineInputs(NamedTuple):
     """What the element is, where it follows from one before the line."""
     notes: Int8[Tensor, "l b v"]
     """Of a logit near a border, whether it went up; -1 of all others."""
+    biases: Int8[Tensor, "l b v"]
+    """What the palettes add to the values."""
 
 
 def read_place(
@@ -55,7 +57,8 @@ def read_place(
     given = LineInputs(*inputs)
     points, border, _ = grid.to_grid(logits.double())
     note = given.notes[j]
-    bounds = grid.bounds(torch.where(note < 0, points, border - 1 + note))
+    points = torch.where(note < 0, points, border - 1 + note)
+    bounds = grid.bounds(grid.biased(points, given.biases[j]))
     read = _read(given, bounds, given.coded[j])
     place = given.within[j]
     followed = line.gather(1, place.clamp(min=0).unsqueeze(1)).squeeze(1)
@@ -116,6 +119,7 @@ class DeviceReader:
         self.taken = torch.zeros_like(self.places)
         self.rank = reader.rank
         self.notes: Int8[Tensor, "l b v"] | None = None
+        self.palettes = None if reader.palettes is None else reader.palettes.to(device)
 
     def line_inputs(self, numbers: Int[Tensor, " l"]) -> LineInputs:
         """For the line of these elements."""
@@ -135,7 +139,14 @@ class DeviceReader:
             place[source].T.contiguous(),
             self.x.gather(1, source).T.contiguous(),
             self._notes_of(numbers),
+            self._biases_of(at),
         )
+
+    def _biases_of(self, numbers: Int[Tensor, " l"]) -> Int8[Tensor, "l b v"]:
+        if self.palettes is None:
+            shape = len(numbers), len(self.x), self.reader.config.values
+            return torch.zeros(shape, dtype=torch.int8, device=self.x.device)
+        return self.palettes[:, numbers % self.channels].movedim(1, 0).contiguous()
 
     def _notes_of(self, numbers: Int[Tensor, " l"]) -> Int8[Tensor, "l b v"]:
         shape = len(numbers), len(self.x), self.reader.config.values

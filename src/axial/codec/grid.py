@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Float64, Int, Int8
 from torch import Tensor
 
 GRID = 64
@@ -23,6 +23,12 @@ LARGEST = 1 << 14
 """Beyond that float64 itself is too coarse for the tolerance."""
 PRECISION = 24
 """The frequencies of all values of an element add up to 2 ** PRECISION."""
+BIAS_STEP = GRID // 16
+"""Points of the grid that a bias of 1 adds: a palette's biases are in sixteenths of a nat."""
+ABSENT = -128
+"""The bias of a value that does not occur."""
+_NO_POINT = -(1 << 40)
+"""The point of a value that does not occur."""
 _WEIGHT_BITS, _SCALE_BITS = 30, 38
 
 
@@ -44,6 +50,11 @@ def to_grid(logits: Float64[Tensor, "*grid v"]) -> Points:
     return Points(raised.floor().long(), border.long(), near)
 
 
+def biased(points: Int[Tensor, "*grid v"], bias: Int8[Tensor, "*grid v"]) -> Int[Tensor, "*grid v"]:
+    """Points as a palette moves them; values that do not occur have none from here on."""
+    return torch.where(bias == ABSENT, _NO_POINT, points + BIAS_STEP * bias.long())
+
+
 def weights(points: Int[Tensor, "*grid v"]) -> Int[Tensor, "*grid v"]:
     """Exponentials of the logits, relative to the largest, in units of 2 ** -30."""
     table = exp_table(points.device)
@@ -60,15 +71,17 @@ def matters(points: Int[Tensor, "*grid v"]) -> Bool[Tensor, "*grid v"]:
 def bounds(points: Int[Tensor, "*grid v"]) -> Int[Tensor, "*grid v+1"]:
     """Where the share of each value of [0, 2 ** PRECISION) begins, and where the last one ends.
 
-    Every value has at least one part of it. What rounding leaves over goes to the last.
+    Every value that occurs has at least one part of it, others have none. What rounding leaves over
+    goes to the last that occurs.
     """
-    weight = weights(points)
+    occurs = (points != _NO_POINT).long()
+    weight = weights(points).mul_(occurs)
     values = weight.shape[-1]
     room = (1 << PRECISION) - values
-    total = weight.sum(-1, keepdim=True)
+    total = weight.sum(-1, keepdim=True).clamp_(min=1)  # no point is NaN's: that is told later
     scale = torch.full_like(total, room << _SCALE_BITS).div_(total, rounding_mode="floor")
-    ends = weight.mul_(scale).bitwise_right_shift_(_SCALE_BITS).add_(1).cumsum(-1)
-    ends[..., -1] = 1 << PRECISION
+    ends = weight.mul_(scale).bitwise_right_shift_(_SCALE_BITS).add_(occurs).cumsum(-1)
+    ends = torch.where(ends == ends[..., -1:], 1 << PRECISION, ends)
     return torch.nn.functional.pad(ends, (1, 0))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from axial.codec import grid, rans
 from axial.codec.coding import checksum, label_bound, seal
-from axial.codec.groups import Part, Slot, runs, tile_of
+from axial.codec.groups import Part, Slot, palettes_of, runs, tile_of
 from axial.codec.numbers import Cursor
 from axial.codec.tiles import Plan, extent
 from axial.data.packed import Array, dtype_for
@@ -168,14 +168,19 @@ class RunReader:
         self.coded = np.zeros((total, elements), bool)
         self.source = np.full((total, elements), -1, np.int64)
         self.label = np.zeros(total, np.int64)
+        parts: list[Part | None] = [None] * total
         for g, row, (part, tile, plan) in groups.slots(number, width):
             self.x[row] = tile_of(groups.groups[g][part], tile, self.config.axes).reshape(-1)
             self.x[row, plan.stored] = groups.stored(g)
             self.coded[row], self.source[row] = plan.coded, plan.source
+            parts[row] = groups.groups[g][part]
             if groups.labels[g]:
                 self.label[row] = groups.labels[g][part]
         self.near = groups.near(number, width)
         channels = self.config.channels
+        found = palettes_of(parts, channels, self.config.values)
+        self.palettes = None if found is None else torch.from_numpy(found)
+        """(b, c, v)."""
         other = self.source % channels != np.arange(elements) % channels
         self.planes_follow = bool((other & (self.source >= 0)).any())
         """Whether a plane is known from another one before it is walked."""
@@ -213,6 +218,9 @@ class RunReader:
             points, border, _ = grid.to_grid(logits.double())
             for tile, index, up in self.near.get(int(self.rank[place]), ()):
                 points[tile, index] = border[tile, index] - 1 + up
+            if self.palettes is not None:
+                bias = self.palettes[:, place % self.config.channels]
+                points = grid.biased(points, bias.to(points.device))
             share = grid.bounds(points).cpu().numpy().astype(np.uint64)
             value = np.where(wanted, self._read(share, wanted), value)
         self.x[:, place] = value

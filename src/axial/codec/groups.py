@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from axial.codec.tiles import Extent, Plan, Region, Tile, extent, plan
 from axial.data.packed import Array
@@ -26,6 +27,8 @@ class Part(NamedTuple):
     one_plane: bool = False
     """Whether all channels are equal to the first."""
     label: int | None = None
+    palette: NDArray[np.int8] | None = None
+    """The biases (c, v) of its values."""
 
 
 class Slot(NamedTuple):
@@ -74,6 +77,19 @@ def grouped(parts: Iterable[Part], lanes: int) -> Iterator[list[Part]]:
         count += len(part.region.tiles)
     if group:
         yield group
+
+
+def palettes_of(
+    parts: Sequence[Part | None], channels: int, values: int
+) -> NDArray[np.int8] | None:
+    """The palettes (b, c, v) of the tiles of some parts; None if all have none."""
+    own = [None if part is None else part.palette for part in parts]
+    if all(palette is None for palette in own):
+        return None
+    found = np.zeros((len(own), channels, values), np.int8)
+    for row, palette in zip(found, own, strict=True):
+        row[:] = 0 if palette is None else palette
+    return found
 
 
 def tile_of(part: Part, tile: Tile, axes: Extent) -> Array:
