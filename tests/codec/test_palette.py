@@ -155,6 +155,20 @@ def test_logits_near_a_border_are_noted_where_values_have_biases(
     assert torch.equal(decompress(model, data), x)
 
 
+def test_a_logit_is_noted_that_matters_only_with_its_bias(reader, monkeypatch):
+    """Alone it lies so far below the largest that its weight is 0."""
+    model = on_borders(0.0, only=0)
+    palette = np.full((2, 5), -127, np.int8)
+    palette[:, 0] = 127
+    with torch.no_grad():
+        model.to_logits.bias[0] -= 24
+    monkeypatch.setattr(codec_module, "choose_palette", lambda *_, **__: palette)
+    x = torch.arange(9 * 8 * 2).view(9, 8, 2) % 5
+    data = compress(model, x)
+    noisy(monkeypatch, 1e-10, seed=0)
+    assert torch.equal(decompress(model, data), x)
+
+
 def test_a_file_takes_the_bits_of_the_model_with_its_biases(monkeypatch):
     model = sharp()
     x = drawn(model, 40)
@@ -195,6 +209,14 @@ def test_gaps_are_found_and_their_bits_saved():
     assert torch.equal(decompress(model, data), torch.from_numpy(x))
     plain = float(element_bits(model, torch.stack(torch.from_numpy(x).split(8, dim=1))).sum())
     assert 8 * len(data) < 0.9 * plain
+
+
+def test_what_a_palette_saves_is_counted_over_the_whole_picture():
+    """One gap among 16 values: 100 bits of the tiles that are looked at, 800 of all of them."""
+    model = sharp()
+    x = edited(drawn(model, 64).numpy(), [v + (v == 7) for v in range(16)])
+    palette = choose_palette(model, x)
+    assert palette is not None and (palette[:, 7] == grid.ABSENT).all()
 
 
 def test_values_that_occur_too_often_are_found_where_all_occur(monkeypatch):
