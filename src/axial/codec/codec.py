@@ -157,11 +157,11 @@ class Codec:
     def _palette(self, entry: Entry, x: Array, label: int | None) -> Palette | None:
         if self.config.values > PALETTE_VALUES:
             return None
-        return choose_palette(self._in_float32, x, label, one_plane=entry.one_plane)
+        return choose_palette(self.quick_model, x, label, one_plane=entry.one_plane)
 
     @functools.cached_property
-    def _in_float32(self) -> Model:
-        """The model as palettes are chosen by: no bit of a stream depends on it."""
+    def quick_model(self) -> Model:
+        """The model in float32, by which palettes are chosen: no stream depends on its bits."""
         return copy.deepcopy(self.model).float()
 
     def read(
