@@ -219,6 +219,18 @@ def test_what_a_palette_saves_is_counted_over_the_whole_picture():
     assert palette is not None and (palette[:, 7] == grid.ABSENT).all()
 
 
+def test_the_model_is_not_asked_about_a_small_picture_of_many_values(monkeypatch):
+    """What a palette could save of it is less than the palette."""
+    model = sharp()
+    x = edited(drawn(model, 4).numpy(), [v + (v % 3 == 1) for v in range(16)])
+    few = drawn(model, 4).numpy() % 2 * 13
+    assert (choose_palette(model, few) == grid.ABSENT).sum() == 2 * 14
+    monkeypatch.setattr(model, "slice_logits", None)
+    assert choose_palette(model, x) is None
+    with pytest.raises(TypeError):
+        choose_palette(model, few)
+
+
 def test_values_that_occur_too_often_are_found_where_all_occur(monkeypatch):
     """Every other value is twice as frequent, as where contrast was reduced."""
     model = sharp(config((8, 8), values=16))

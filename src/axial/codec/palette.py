@@ -31,6 +31,10 @@ _SAMPLE_ELEMENTS = 3 << 15
 """Elements that biases are fitted to at most: their logits take 100 MB."""
 _SAMPLE_SHARE = 8
 """A picture of more tiles than that has one of so many looked at."""
+_LEAST_ELEMENTS = 20
+"""Of a picture that has fewer elements for each value of a palette, the palette takes more than it
+saves (some hundredths of a bit an element), unless most values are absent."""
+_MOST_ABSENT = 3 / 4
 _ROUNDS = 3
 """Biases of different values depend on one another a little: they are fitted so often."""
 _DOUBT = 20
@@ -95,6 +99,9 @@ def choose_palette(
     config, channels = model.config, x.shape[-1]
     counts = [np.bincount(x[..., c].reshape(-1), minlength=config.values) for c in range(channels)]
     absent = torch.from_numpy(np.stack(counts) == 0)
+    small = x.size < _LEAST_ELEMENTS * absent.numel()
+    if small and absent.double().mean() < _MOST_ABSENT:
+        return None
     samples, share = _look(model, x, label, one_plane=one_plane)
     none = torch.zeros_like(absent, dtype=torch.long)
     only = torch.where(absent, ABSENT, none)
