@@ -12,13 +12,16 @@ VALUES, STEPS, STREAMS = 7, 500, 3
 
 
 def tables(seed=0):
-    """Bounds (l, g, v + 1) of random shares, some of them certain or all but impossible."""
+    """Bounds (l, g, v + 1) of random shares, some of them certain, all but impossible or none."""
     random = np.random.default_rng(seed)
-    parts = random.gamma(0.1, size=(STEPS, STREAMS, VALUES)) + 1e-9
-    shares = 1 + np.floor(parts / parts.sum(-1, keepdims=True) * (rans.WHOLE - VALUES))
+    values = random.integers(VALUES, size=(STEPS, STREAMS))
+    none = random.random((STEPS, STREAMS, VALUES)) < 0.3
+    np.put_along_axis(none, values[..., None], False, -1)
+    parts = np.where(none, 0, random.gamma(0.1, size=none.shape) + 1e-9)
+    shares = ~none + np.floor(parts / parts.sum(-1, keepdims=True) * (rans.WHOLE - VALUES))
     bounds = np.concatenate([np.zeros((STEPS, STREAMS, 1)), shares.cumsum(-1)], -1)
-    bounds[..., -1] = rans.WHOLE
-    return bounds.astype(np.uint64), random.integers(VALUES, size=(STEPS, STREAMS))
+    bounds[bounds == bounds[..., -1:]] = rans.WHOLE
+    return bounds.astype(np.uint64), values
 
 
 def shares_of(bounds, values):
