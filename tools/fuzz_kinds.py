@@ -14,6 +14,7 @@ from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -256,7 +257,11 @@ def _in_contents(data: bytes, damage: Damage) -> bytes:
         checksum = zlib.crc32(groups[place : place + length])
         parts.append(group._replace(length=length, checksum=checksum))
         place += length
-    return data[:5] + groups + replace(contents, groups=parts).to_bytes()
+    written = replace(contents, groups=parts).to_bytes()[:-8]
+    plain = zlib.decompress(written[1:]) if written[0] else written[1:]
+    said = b"\0" + damage(plain)
+    tail = len(said).to_bytes(4, "little") + zlib.crc32(said).to_bytes(4, "little")
+    return data[:5] + groups + said + tail
 
 
 @kind("axl", compressed, checksum=True, inside=_in_contents)
@@ -267,7 +272,11 @@ def _(folder: Path) -> Path:
         (Entry(name=f"{i}.png", grid=(2 + i, 4)), [Example(random.integers(4, size=(2 + i, 4, 2)))])
         for i in range(3)
     ]
-    with (folder / "x.axl").open("wb") as file:
+    palettes = iter([None, *np.arange(-8, 8, dtype=np.int8).reshape(2, 2, 4)])
+    with (
+        patch("axial.codec.codec.choose_palette", lambda *_, **__: next(palettes)),
+        (folder / "x.axl").open("wb") as file,
+    ):
         codec.write(file, codec.contents(), entries)
     return folder / "x.axl"
 
