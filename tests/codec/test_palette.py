@@ -192,6 +192,12 @@ def test_what_the_model_drew_needs_no_palette():
     assert choose_palette(model, drawn(model, 64).numpy()) is None
 
 
+def test_nor_where_chance_makes_some_values_frequent_in_the_tiles_looked_at():
+    """Fitted and tried on the same tiles, biases would seem to pay."""
+    model = sharp(config((8, 8), values=16))
+    assert choose_palette(model, drawn(model, 40).numpy()) is None
+
+
 def edited(x, table):
     return np.array(table)[x]
 
