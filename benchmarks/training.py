@@ -25,6 +25,7 @@ import axial
 from axial.data.batches import TrainingBatches
 from axial.data.packed import Packed
 from axial.data.packed_writer import PackedWriter
+from axial.models.config import Sizes
 from axial.models.cost import training_flops
 from axial.models.families import new_model
 from axial.models.family_config import FamilyConfig
@@ -96,7 +97,7 @@ def random_pictures(path: Path, shape: DataShape, count: int) -> None:
 def model_of(packed: Packed, plan: Plan) -> FamilyConfig:
     """What the preset trains on this data."""
     shape = packed.shape if plan.training.labels else replace(packed.shape, classes=0)
-    return PRESETS[plan.name](shape).model
+    return plan.sizes.applied(PRESETS[plan.name](shape).model)
 
 
 def loop_steps(packed: Packed, plan: Plan, team: Ranks) -> tuple[float, float]:
@@ -123,6 +124,7 @@ def main() -> None:
     )
     parser.add_argument("--data", help="a packed .npy file; random pictures unless told")
     parser.add_argument("--preset", default="base", choices=sorted(PRESETS))
+    parser.add_argument("--dropout", type=float, help="that of the preset unless told")
     parser.add_argument("--batch", type=int, help="that of the preset unless told")
     parser.add_argument("--steps", type=int, default=100, help="after the first ones")
     parser.add_argument("--saving", action="store_true", help="a checkpoint in the middle")
@@ -153,7 +155,14 @@ def measure(args: argparse.Namespace, team: Ranks) -> None:
         validation=0,
         sample_every=0,
     )
-    plan = Plan(name=args.preset, preset=PRESETS[args.preset], data=args.data, training=training)
+    sizes = Sizes(dropout=args.dropout)
+    plan = Plan(
+        name=args.preset,
+        preset=PRESETS[args.preset],
+        data=args.data,
+        training=training,
+        sizes=sizes,
+    )
     model = model_of(packed, plan)
     name = torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, {args.preset}: {model.parameters():,} parameters")

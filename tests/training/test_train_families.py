@@ -1,7 +1,10 @@
 """Training takes every family as it takes the axial one: resuming, ranks, --init."""
 
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import torch
 from conftest import refused
 from processes import run_to_end
 from small_runs import losses
+from small_trainers import TRAINING, batch_of
 
 import axial
 from axial import ConfigError, TrainConfig
@@ -19,7 +23,9 @@ from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
 from axial.models.pixelcnn_config import GatedPixelCnnConfig, PixelCnnPpConfig
 from axial.models.sequence_config import FullConfig, StridedConfig
+from axial.system.ranks import Ranks
 from axial.training.config import Recipe
+from axial.training.trainer import Trainer
 
 SMALL = {"axes": (4, 4), "channels": 2, "values": 5, "classes": 2, "width": 8, "heads": 2}
 CONFIGS = {
@@ -64,6 +70,32 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(family, optimizer, pictur
     assert state["step"] == state2["step"] == 6 and losses(whole) == losses(cut)
     assert all(torch.equal(tensor, tensors2[name]) for name, tensor in tensors.items())
     assert axial.load(cut).family == family
+
+
+def steps_on_a_gpu(family, *, fast):
+    """Losses and gradient norms of some steps: compiled and in a CUDA graph, or launched."""
+    alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
+    config = replace(CONFIGS[family], classes=0)
+    torch.manual_seed(0)
+    how = {"compile": fast, "cuda_graph": fast, "precision": "float32", "optimizer": "muon"}
+    trainer = Trainer(new_model(config), replace(TRAINING, **how), alone)
+    found = [trainer.step(n, batch_of(config, 6, seed=n)).cpu() for n in range(8)]
+    assert (trainer.cuda_graph is not None) == fast
+    return torch.stack(found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_compiled_and_recorded_step_is_the_step(family):
+    # In a process of its own: the checks of shapes that tests switch on break compilation.
+    script = f"""
+import sys; sys.path[:0] = {[str(Path(__file__).parents[i]) for i in (0, 1)]!r}
+import torch
+from test_train_families import steps_on_a_gpu
+found, wanted = (steps_on_a_gpu({family!r}, fast=fast) for fast in (True, False))
+torch.testing.assert_close(found, wanted, rtol=1e-3, atol=0)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ class LocalAttention(nn.Module):
     def __init__(self, config: LocalConfig) -> None:
         super().__init__()
         self.heads = config.heads
+        self.before_alone = isinstance(config, Local1dConfig)
         layers = (nn.Linear(config.width, config.width, bias=False) for _ in range(4))
         self.to_queries, self.to_keys, self.to_values, self.to_out = layers
 
@@ -59,6 +60,10 @@ class LocalAttention(nn.Module):
 
     def _gather(self, t: Tensor, around: Int[Tensor, "m k"]) -> Tensor:
         """What stands at the places around each block."""
+        if self.before_alone:  # moved on as a whole: cheaper both ways than by places
+            return F.pad(t[:, :-1], (0, 0, 0, 0, 0, 0, 1, 0))[
+                :, :, :, t.shape[3] - around.shape[1] :
+            ]
         flat = rearrange(t, "b m h q e -> b (m q) h e")
         return rearrange(flat[:, around.clamp(min=0)], "b m k h e -> b m h k e")
 
