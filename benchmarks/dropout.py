@@ -1,8 +1,9 @@
 """What dropout does to a model: scored with it on and off, part by part, after some training.
 
-    python benchmarks/dropout.py --data FOLDER/train.npy [--encoder-dropout 0.1] [--steps 3000]
+    python benchmarks/dropout.py --data train.npy [--encoder-dropout 0.1 --steps 3000 --plain]
 
-The preset `cifar10` with dropout, trained as `axial train` trains it. Then the averaged weights are
+The preset `cifar10` with dropout, trained as `axial train` trains it; or, with --plain, in float32
+without TF32, nothing compiled, no CUDA graph: as on a CPU. Then the averaged weights are
 scored on held-out pictures, one channel of each: with dropout off, on, on in one part alone, and
 off with the branches of a part scaled, to find the scale that the rest of the model expects.
 Dropout is well placed where a model scores better without it than with it.
@@ -13,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from axial.models.families import new_model
 from axial.models.layers import Block
 from axial.models.protocol import Model
 from axial.presets import cifar10
+from axial.system.devices import exact_float32
 from axial.system.ranks import Ranks, ranks
 from axial.training.hold_out import split
 from axial.training.loss import SliceBits
@@ -82,6 +84,9 @@ def train(args: argparse.Namespace, packed: Packed, team: Ranks) -> Model:
     recipe = cifar10(replace(packed.shape, classes=0))
     sizes = Sizes(dropout=args.dropout, encoder_dropout=args.encoder_dropout)
     training = replace(recipe.training, steps=args.steps)
+    if args.plain:
+        plain: dict[str, Any] = {"precision": "float32", "compile": False, "cuda_graph": False}
+        training = replace(training, **plain)
     torch.manual_seed(training.seed)
     model = new_model(sizes.applied(recipe.model))
     model.smooth_embeddings()
@@ -89,8 +94,9 @@ def train(args: argparse.Namespace, packed: Packed, team: Ranks) -> Model:
     used, _ = split(len(packed), HELD_OUT, "last")
     batches = TrainingBatches(packed, training.batch, seed=0, flip=True, subset=used)
     losses: list[Tensor] = []
+    exact = exact_float32() if args.plain else nullcontext()
     begun, timed = time.perf_counter(), args.steps // 3
-    with closing(batches.stream()) as stream:
+    with exact, closing(batches.stream()) as stream:
         for step in range(args.steps):
             losses.append(trainer.step(step, next(stream))[0])
             if step == timed:
@@ -109,6 +115,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--encoder-dropout", type=float, default=0.0)
+    parser.add_argument("--plain", action="store_true", help="train as a CPU does")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, ranks(None) as team:
         packed = open_data(args.data, Path(scratch))

@@ -1,16 +1,20 @@
 """Does the GPU's own path train the model that the plain path trains? A thousand steps of each.
 
-    python benchmarks/paths.py --data train.npy [--settings dropout lstm] [--steps 1000 --jobs 4]
+    python benchmarks/paths.py --data train.npy --out FILE.json [--settings dropout LSTM] [--jobs 4]
+    python benchmarks/paths.py table FILE.json
 
 The plain path is float32 without TF32, nothing compiled, no CUDA graph: what a CPU does. The fast
 one is what `axial train` does on a GPU: bfloat16 autocast, compiled, replayed as a CUDA graph. Both
 start from the same weights and see the same batches and channels. A setting passes if the held-out
 scores of both lie within their spread, which seeds 0 to 2 of the first setting tell, and if a model
-with dropout scores better with nothing dropped. Exit status 1 if one does not.
+with dropout scores better with nothing dropped. Exit status 1 if one does not. FILE.json keeps each
+run as it ends: called again, what is missing is run. `--jobs` pays where processes share a GPU
+(nvidia-cuda-mps-control -d); otherwise they take turns on it.
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -19,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -26,6 +31,7 @@ import torch
 from axial.data.batches import TrainingBatches, channels
 from axial.data.packed import Packed
 from axial.data.packing import open_data
+from axial.evaluation.result import write_json
 from axial.evaluation.scoring import score
 from axial.models.axial_transformer import AxialTransformer
 from axial.models.protocol import Model
@@ -56,8 +62,12 @@ class Setting:
     training: dict[str, Any] = field(default_factory=dict)
 
 
+PATHS = ("plain", "fast")
+Job = tuple[str, str, int]
+"""A setting, a path and a seed."""
+FIRST = "plain model"
 SETTINGS = {
-    "plain model": Setting(),
+    FIRST: Setting(),
     "dropout": Setting({"dropout": 0.1}),
     "dropout in the encoder": Setting({"encoder_dropout": 0.1}),
     "stochastic depth": Setting({"stochastic_depth": 0.2}),
@@ -110,6 +120,9 @@ def trained(name: str, path: str, seed: int, packed: Packed, team: Ranks, steps:
     losses = torch.stack(readings)[:, 0].double().cpu()
     averaged = trainer.ema_model()
     return {
+        "device": device_name(team),
+        "torch": torch.__version__,
+        "steps": steps,
         "recorded": trainer.cuda_graph is not None,
         "training": losses[-LAST:].mean().item(),
         "held_out": score(averaged, packed, subset=held_out, identify=False).bits_per_dim,
@@ -134,47 +147,69 @@ def dropping_bits(model: Model, packed: Packed, held_out: Any, team: Ranks) -> A
     return found
 
 
-def compare(args: argparse.Namespace) -> bool:
-    """Run every setting both ways, print a table, tell whether all passed."""
-    jobs = [(name, path, 0) for name in args.settings for path in ("plain", "fast")]
-    first = args.settings[0]
-    jobs += [(first, path, seed) for seed in range(1, SEEDS) for path in ("plain", "fast")]
+def compare(args: argparse.Namespace) -> None:
+    """Run what is missing of every setting both ways, and keep each run in the file."""
+    jobs = [(name, path, 0) for name in args.settings for path in PATHS]
+    jobs += [(FIRST, path, seed) for seed in range(SEEDS) for path in PATHS]
+    found = read_runs(args.out) if args.out.exists() else {}
+    missing = [job for job in dict.fromkeys(jobs) if job not in found]
+    keeping = Lock()
+
+    def keep(job: Job) -> None:
+        run = in_process(job, args)
+        with keeping:
+            found[job] = run
+            named = [[*key, run] for key, run in sorted(found.items())]
+            write_json(args.out, {"runs": named})
+
     with ThreadPoolExecutor(args.jobs) as pool:
-        found = dict(zip(jobs, pool.map(lambda job: in_process(job, args), jobs), strict=True))
-    ends = [[found[first, path, seed]["held_out"] for seed in range(SEEDS)] for path in PATHS]
-    spread = statistics.fmean(statistics.stdev(of_path) for of_path in ends)
-    allowed = max(LEAST, ALLOWED * 2**0.5 * spread)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(
-        f"{device}, torch {torch.__version__}; {args.steps:,} steps; spread of seeds {spread:.4f}"
-    )
-    print(f"held out, fast and plain may differ by {allowed:.4f}\n")
+        list(pool.map(keep, missing))
+
+
+def read_runs(path: Path) -> dict[Job, Any]:
+    """What a file keeps."""
+    runs = json.loads(path.read_text())["runs"]
+    return {(name, way, seed): run for name, way, seed, run in runs}
+
+
+def table(found: dict[Job, Any]) -> bool:
+    """Print what there is of every setting; tell whether all that is complete passed."""
+    ways = {(run["device"], run["torch"], run["steps"]) for run in found.values()}
+    for device, torch_version, steps in sorted(ways):
+        print(f"{device}, torch {torch_version}, {steps:,} steps")
+    seeds = [seed for seed in range(SEEDS) if all((FIRST, path, seed) in found for path in PATHS)]
+    allowed = math.inf
+    if len(seeds) > 1:
+        ends = [[found[FIRST, path, seed]["held_out"] for seed in seeds] for path in PATHS]
+        spread = statistics.fmean(statistics.stdev(of_path) for of_path in ends)
+        allowed = max(LEAST, ALLOWED * 2**0.5 * spread)
+        print(f"spread of {len(seeds)} seeds {spread:.4f}")
+        print(f"held out, fast and plain may differ by {allowed:.4f}")
+    print()
     print("| setting | training: plain | fast | held out: plain | fast | dropping | not | |")
     print("|---|---|---|---|---|---|---|---|")
-    passed = True
-    for name in args.settings:
-        plain, fast = (found[name, path, 0] for path in PATHS)
-        apart = abs(plain["held_out"] - fast["held_out"])
-        on, off = fast["dropping"] or (None, None)
-        verdict = "differs" if apart > allowed else "better dropping" if on and on < off else "ok"
-        passed &= verdict == "ok"
-        figures = [
-            plain["training"],
-            fast["training"],
-            plain["held_out"],
-            fast["held_out"],
-            on,
-            off,
-        ]
-        shown = " | ".join("" if figure is None else f"{figure:.4f}" for figure in figures)
-        print(f"| {name} | {shown} | {verdict} |", flush=True)
-    return passed
+    verdicts = [row(name, found, allowed) for name in SETTINGS]
+    return not set(verdicts) & {"differs", "better dropping"}
 
 
-PATHS = ("plain", "fast")
+def row(name: str, found: dict[Job, Any], allowed: float) -> str:
+    """Print the line of a setting; return its verdict."""
+    if any((name, path, 0) not in found for path in PATHS):
+        print(f"| {name} | | | | | | | not run |")
+        return "not run"
+    plain, fast = (found[name, path, 0] for path in PATHS)
+    apart = abs(plain["held_out"] - fast["held_out"])
+    on, off = fast["dropping"] or (None, None)
+    verdict = "differs" if apart > allowed else "better dropping" if on and on < off else "ok"
+    verdict = f"{apart:.4f} apart" if allowed == math.inf and verdict == "ok" else verdict
+    trained = [plain["training"], fast["training"]]
+    figures = [*trained, plain["held_out"], fast["held_out"], on, off]
+    shown = " | ".join("" if figure is None else f"{figure:.4f}" for figure in figures)
+    print(f"| {name} | {shown} | {verdict} |", flush=True)
+    return verdict
 
 
-def in_process(job: tuple[str, str, int], args: argparse.Namespace) -> Any:
+def in_process(job: Job, args: argparse.Namespace) -> Any:
     """One run in a process of its own: what is compiled or allocated stays there."""
     name, path, seed = job
     command = [sys.executable, __file__, "--data", str(args.data), "--steps", str(args.steps)]
@@ -186,17 +221,31 @@ def in_process(job: tuple[str, str, int], args: argparse.Namespace) -> Any:
     return json.loads(done.stdout)
 
 
+def device_name(team: Ranks) -> str:
+    """What computed."""
+    return torch.cuda.get_device_name() if team.device.type == "cuda" else "CPU"
+
+
 def main() -> None:
     """Compare, or with --one do a single run for the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="pictures, as `axial data` takes")
+    parser.add_argument("table", nargs="*", metavar="table FILE.json", help="print what is there")
+    parser.add_argument("--data", type=Path, help="pictures, as `axial data` takes")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="keeps every run")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.table:
+        if len(args.table) != 2 or args.table[0] != "table":
+            parser.error("say: table FILE.json")
+        sys.exit(0 if table(read_runs(Path(args.table[1]))) else 1)
+    if args.data is None or (args.out is None and args.one is None):
+        parser.error("give --data and --out")
     if args.one is None:
-        sys.exit(0 if compare(args) else 1)
+        compare(args)
+        sys.exit(0 if table(read_runs(args.out)) else 1)
     name, path, seed = args.one
     with tempfile.TemporaryDirectory() as scratch, ranks(None) as team:
         packed = open_data(args.data, Path(scratch))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from axial.models.attention import MOST_LINES
 from axial.models.blocks_config import BlocksConfig
+from axial.models.dropout import Dropout
 from axial.models.layers import NORM_EPS
 
 
@@ -126,7 +127,7 @@ class BlockLayer(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.mlp_in = nn.Linear(width, hidden)
         self.mlp_out = nn.Linear(hidden, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "b *axes d"]) -> Float[Tensor, "b *axes d"]:
         return self._mlp(x + self.dropout(self.attention(self.attention_norm(x))))

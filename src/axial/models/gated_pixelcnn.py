@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from axial.models.dropout import Dropout
 from axial.models.line_attention import dense_dtype
 from axial.models.one_pass import OnePassModel
 from axial.models.pixelcnn_config import GatedPixelCnnConfig
@@ -38,7 +39,7 @@ class GatedLayer(nn.Module):
         self.horizontal = nn.Parameter(torch.empty(2 * width, inputs, self.reach + 1))
         self.horizontal_bias = nn.Parameter(torch.empty(2 * width))
         self.to_out = nn.Linear(width, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def reset_parameters(self) -> None:
         """Draw new weights; the variance of what comes out is about that of what goes in."""

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from axial.models.dropout import Dropout
 from axial.models.family_config import FamilyConfig
 from axial.models.layers import waves
 from axial.models.line_attention import dense_dtype
@@ -80,7 +81,7 @@ class LocalBlock(nn.Module):
         self.mlp_in = nn.Linear(width, hidden)
         self.mlp_out = nn.Linear(hidden, width)
         self.mlp_norm = nn.LayerNorm(width, eps=NORM_EPS)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self, x: Float[Tensor, "b n d"], around: Int[Tensor, "m k"], query: int
@@ -117,7 +118,7 @@ class ImageTransformer(OnePassModel):
             for length in (config.grid if config.position_kind == "learned" else ())
         )
         self.label_embedding = nn.Embedding(config.classes, width) if config.classes else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(LocalBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width, eps=NORM_EPS) if config.norm == "pre" else None
         self.to_logits = nn.Linear(width, config.values)

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from axial.models.attention import AxialAttention, KVCache
 from axial.models.config import ModelConfig
 from axial.models.dense import dense, init_dense
+from axial.models.dropout import Dropout
 from axial.models.line_attention import dense_dtype
 
 NORM_EPS = 1e-5
@@ -37,7 +38,7 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.mlp_in = nn.Linear(width, hidden)
         self.mlp_out = nn.Linear(hidden, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.branch_rate = branch_rate
 
     def reset_parameters(self, *, final_scale: float) -> None:

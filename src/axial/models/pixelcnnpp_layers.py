@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from axial.models.dropout import Dropout
 from axial.models.pixelcnn_config import LayerKind, PixelCnnPpConfig
 
 Streams = tuple[Float[Tensor, "b f h w"], Float[Tensor, "b f h w"]]
@@ -76,7 +77,7 @@ class GatedResidual(nn.Module):
         self.first = NormedConv(2 * width, width, kernel, centred=centred)
         self.aside = NormedConv(2 * aside, width) if aside else None
         self.second = NormedConv(2 * width, 2 * width, kernel, centred=centred, start=0.1)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, h: Float[Tensor, "b f h w"], told: Float[Tensor, "b a h w"] | None = None

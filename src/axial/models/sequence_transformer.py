@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from axial.models.dropout import Dropout
 from axial.models.layers import NORM_EPS, Positions, nonlinearity, waves
 from axial.models.line_attention import dense_dtype
 from axial.models.one_pass import OnePassModel
@@ -117,7 +118,7 @@ class SequenceBlock(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.mlp_in = nn.Linear(width, hidden)
         self.mlp_out = nn.Linear(hidden, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         x = x + self.dropout(self.attention(self.attention_norm(x)))

@@ -48,12 +48,13 @@ class Metrics:
         Those were not finite; too many in a row end the run. The throughput is that since
         `restart`, on a GPU with MFU, of the measured matrix peak.
         """
-        found = self._ranks.sum(torch.stack(self._waiting)) / self._ranks.count
+        found = (self._ranks.sum(torch.stack(self._waiting)) / self._ranks.count).tolist()
+        # Only now has a GPU done what it was given.
         each = (time.monotonic() - self._since) / len(self._waiting)
         first, self._done = self._done, self._done + len(self._waiting)
         self._waiting = []
         good, skipped = [], []
-        for step, (loss, norm) in enumerate(found.tolist(), first + 1):
+        for step, (loss, norm) in enumerate(found, first + 1):
             if math.isfinite(norm):  # what the update itself goes by
                 good.append((loss, norm))
                 self.bad_in_a_row = 0

@@ -87,7 +87,7 @@ class Trainer:
 
     def _compile(self, model: Model) -> None:
         """Shards are gathered block by block, so blocks are compiled one by one."""
-        # Torch's own dropout: it uses all four numbers of a draw, what is compiled of it one.
+        # What is compiled draws what is drawn uncompiled: the keys of the same masks.
         options = {"fallback_random": True}
         if self.sharded:
             for block in model.blocks():
