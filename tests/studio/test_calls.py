@@ -44,8 +44,8 @@ def test_what_is_drawn_is_what_draw_draws(client, loaded, name, asked, how):
 
 
 def test_a_picture_grows_line_by_line(client, loaded):
-    seen, order, x = [], [], np.full((2, 8 * 8 * 3), -1)
-    with client.events("colour", "draw", *as_json({"count": 2, "seed": 9})) as events:
+    seen, order, x = [], [], np.full((2, 16 * 16 * 3), -1)
+    with client.events("slow", "draw", *as_json({"count": 2, "seed": 9})) as events:
         for name, data in events:
             order.append(name)
             if name == "lines":
@@ -54,9 +54,10 @@ def test_a_picture_grows_line_by_line(client, loaded):
                 x[rows, places] = array(data["values"], "uint8", (data["count"], -1))
                 seen.append((data["done"], (x >= 0).mean()))
     assert order[0] in ("queued", "started") and order[-1] == "done"
-    assert sorted(seen) == seen and seen[-1] == (24, 1.0) and len(seen) >= 3
-    assert {first for first, _ in seen} <= set(range(1, 25)) and data["shape"] == [2, 8, 8, 3]
-    assert np.array_equal(x.reshape(2, 8, 8, 3), axial.draw(loaded("colour"), 2, seed=9).numpy())
+    assert sorted(seen) == seen and seen[-1] == (48, 1.0) and len(seen) >= 3
+    assert {first for first, _ in seen} <= set(range(1, 49)) and data["shape"] == [2, 16, 16, 3]
+    wanted = axial.draw(loaded("slow"), 2, seed=9).numpy()
+    assert np.array_equal(x.reshape(2, 16, 16, 3), wanted)
 
 
 def test_jobs_with_the_same_settings_are_drawn_in_one_batch(client, loaded):

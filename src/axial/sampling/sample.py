@@ -43,7 +43,7 @@ def sample(
     with ranks(device) as team:
         sampler = Sampler(checkpoint, how, team)
         config = sampler.config
-        label = sampler.labels(torch.arange(how.count))
+        label = sampler.labels(torch.arange(how.count)) if config.classes else None
         captions = sampler.captions(label)
         output = Output(out, config.data, overwrite=how.overwrite)
         output.check_size(Shown(x=blank(how.count, config.data), captions=captions))
