@@ -83,7 +83,7 @@ def test_every_part_that_passes_through_the_model_has_one_shape(packed_for):
     seen = []
     model.norm.register_forward_hook(lambda module, args, out: seen.append(len(out)))
     all_of_them = evaluate(model, packed, batch=8)
-    assert seen == [8 * len(found.slices)] * 3
+    assert seen == [8] * 3 * len(found.slices)
     some = evaluate(model, packed, batch=8, subset=np.arange(8, 19))
     assert np.array_equal(some.bits, all_of_them.bits[8:19])
 

@@ -96,14 +96,32 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
     assert max(seen) == 3 and sum(seen) == 50 * len(found.slices)
 
 
+@pytest.mark.parametrize(
+    "name", ["2d-channels", "2d-labels", "2d-given-channels", "2d-given-steps"]
+)
+def test_the_encoder_sees_one_example_for_all_where_nothing_is_known(name):
+    found = VARIANTS[name]
+    model = tiny_model(found)
+    x, label, _ = random_input(found, 5)
+    wanted = bits(model, x, label)
+    seen = []
+    model.encoder.convolution.register_forward_hook(lambda m, args, out: seen.append(len(out)))
+    alone = [
+        bits(model, x[i : i + 1], None if label is None else label[i : i + 1]) for i in range(5)
+    ]
+    torch.testing.assert_close(torch.cat(alone), wanted, rtol=0, atol=1e-11)
+    seen.clear()
+    bits(model, x, label)
+    assert seen == [1 if name == "2d-channels" else 5, *[5] * (len(found.slices) - 1)]
+
+
 def test_the_estimate_of_memory_is_what_scoring_takes(monkeypatch):
     logits = config((8, 8), values=1000, width=8)
     monkeypatch.setattr(axial.models.likelihood, "_WORKING_BYTES", BUDGET)
     for found in (*BULKY, logits):
         model = tiny_model(found, dtype=torch.float32)
         planes = axial.models.likelihood.planes_at_once(found)
-        examples = -(-planes // found.channels) + 1
-        x, _, _ = random_input(found, examples)
+        x, _, _ = random_input(found, planes + 1)
         assert planes > 1
         assert takes_its_budget(lambda m=model, x=x: bits(m, x))
 

@@ -136,7 +136,7 @@ class _Work:
         planes = torch.tensor(planes_at_once(config, ranks.device), device=ranks.device)
         self.planes = int(ranks.broadcast(planes))
         most = -(-len(index) // ranks.count) * ranks.count
-        fits = max(1, self.planes // len(config.slices)) * ranks.count
+        fits = self.planes * ranks.count
         self.batch = min(fits if batch is None else batch, most)
 
     def score(

@@ -178,6 +178,18 @@ class AxialTransformer(LevelModel):
             return self.channel_logits(x, number, label, context, **how)
         return super().slice_logits(x, number, label, context, **how)
 
+    def same_slice_logits(
+        self, x: Examples, number: int, label: Label = None, context: Context = None
+    ) -> Float[Tensor, "b *part v"]:
+        if self.config.channel_mode != "encode" or not self.starts_alike(number, label, context):
+            return super().same_slice_logits(x, number, label, context)
+        x = x.long()
+        one = x[:1]
+        condition = self.condition(one, one.new_zeros(len(one)), None, None)
+        if condition is not None:
+            condition = condition.expand(len(x), *condition.shape[1:])
+        return self._decode(x[..., 0], condition, checkpointing=False)
+
     def blocks(self) -> Iterator[Block]:
         return (module for module in self.modules() if isinstance(module, Block))
 

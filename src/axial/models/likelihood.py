@@ -135,18 +135,17 @@ def slices_of_logits(
 
     Some slices at a time; the input was checked.
     """
-    config, slices = model.config, model.slices
     device = next(model.parameters()).device
-    every = torch.arange(len(x) * len(slices), device=x.device)
-    for planes in torch.split(every, at_once or planes_at_once(config, device)):
-        rows, number = planes // len(slices), slices.start + planes % len(slices)
-        part = x[rows].to(device).long()
-        conditions = [
-            None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)
-        ]
-        with evaluating(model):
-            logits = model.slice_logits(part, number.to(device), *conditions)
-        yield rows, number, part, logits
+    at_once = at_once or planes_at_once(model.config, device)
+    for number in model.slices:
+        for rows in torch.split(torch.arange(len(x), device=x.device), at_once):
+            part = x[rows].to(device).long()
+            conditions = [
+                None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)
+            ]
+            with evaluating(model):
+                logits = model.same_slice_logits(part, number, *conditions)
+            yield rows, torch.full((len(rows),), number, device=x.device), part, logits
 
 
 def surprise_bits(

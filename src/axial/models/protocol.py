@@ -188,6 +188,13 @@ class Model(nn.Module):
         """Logits of one slice of each example, at the cost of one pass."""
         return self(x, label, context, **how)
 
+    def same_slice_logits(
+        self, x: Examples, number: int, label: Label = None, context: Context = None
+    ) -> Float[Tensor, "b *part v"]:
+        """`slice_logits` of the same slice of all examples, which were checked."""
+        every = torch.full((len(x),), number, device=x.device)
+        return self.slice_logits(x, every, label, context, checked=True)
+
     def slice_bits(
         self,
         x: Examples,
@@ -310,6 +317,11 @@ class LevelModel(Model):
 
         `channel` is the one to be predicted, None where channels are stacked.
         """
+
+    def starts_alike(self, channel: int, label: Label, context: Context) -> bool:
+        """Whether `condition` is the same for all examples: nothing is known before `channel`."""
+        given = self.config.given_channels or self.config.given_steps
+        return not (channel or given) and label is None and context is None
 
 
 def plain_name(name: str) -> str:

@@ -146,11 +146,9 @@ class Decoder:
             plane = x[..., channel]
             if (plane < 0).any():
                 number = torch.full((len(x),), channel, device=x.device)
-                # Before the first channel nothing is known: one example stands for all of them.
-                conditions = label is not None or context is not None
-                alike = not (channel or conditions or config.given_channels or config.given_steps)
-                some = slice(1 if alike else None)
                 walk = _PlaneWalk(self, choose)
+                # Where one example stands for all of them.
+                some = slice(1 if walk.model.starts_alike(channel, label, context) else None)
                 ctx = walk.model.condition(x[some].clamp(min=0), number[some], label, context)
                 for _ in walk.lines(plane, numbers[..., channel], ctx):
                     yield x
