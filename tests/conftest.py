@@ -4,6 +4,7 @@ import importlib.util
 import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -23,6 +24,10 @@ from axial.cli.main import main
 from axial.models.causal import given
 
 torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background jobs ignore Ctrl-C, and so would every process that a test starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SMALL = {1: (5,), 2: (3, 4), 3: (3, 2, 3), 4: (3, 2, 2, 2)}
 TINY = {1: (3,), 2: (2, 2), 3: (2, 1, 2), 4: (1, 2, 1, 2)}
