@@ -7,6 +7,8 @@ tensors, which a dense layer's own gradient needs as one: joining them is counte
 must be read and written once.
 """
 
+import argparse
+import sys
 from collections.abc import Callable
 
 import torch
@@ -48,6 +50,9 @@ def attend(qkv: Tensor) -> Tensor:
 
 def main() -> None:
     """Print one line for each size."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("lines.py: needs an NVIDIA GPU")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for name, (lines, length, faster, heads, size) in SIZES.items():
         qkv = torch.randn(lines, length, faster, heads, 3, size, device="cuda").bfloat16()

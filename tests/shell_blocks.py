@@ -84,3 +84,10 @@ def commands(block: str) -> list[Command]:
         else:
             found[-1] = Command(found[-1].text, (*found[-1].output, line))
     return found
+
+
+def unknown_flags(script: str, arguments: str) -> list[str]:
+    """The flags among some arguments that a script of this repository does not name."""
+    flags = re.findall(r"--([a-z][a-z-]*)", arguments)
+    text = (ROOT / script).read_text()
+    return [flag for flag in flags if not re.search(rf"\b{flag.replace('-', '_')}\b", text)]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import load_script
+from shell_blocks import unknown_flags
 from test_layout import ROOMS
 
 import axial
@@ -116,10 +117,7 @@ def test_every_script_a_page_names_is_there_with_the_flags_it_shows():
     ]
     assert len(named) > 15
     for page, script, rest in named:
-        flags = re.findall(r"--([a-z][a-z-]*)", rest)
-        text = (ROOT / script).read_text()
-        missing = [flag for flag in flags if not re.search(rf"\b{flag.replace('-', '_')}\b", text)]
-        assert not missing, (page, script, missing)
+        assert not (missing := unknown_flags(script, rest)), (page, script, missing)
 
 
 def test_every_command_a_page_shows_is_known_with_its_flags(capsys):
