@@ -40,7 +40,7 @@ def test_each_command_is_run_once_and_says_what_it_ran_on(tmp_path, monkeypatch,
     assert "failed: wrong" in capsys.readouterr().out
     log = (tmp_path / "out/sum.txt").read_text()
     assert re.fullmatch(
-        r"\$ python -c open.*\n# .*torch \S+, commit \S+, 2.* UTC\n7\n"
+        r"\$ python -c open.*\n# .*torch \S+, commit \S+, 2.* UTC\n7\n\n"
         r"# ended with status 0 after \d+ s\n",
         log,
     )
