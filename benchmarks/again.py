@@ -201,7 +201,7 @@ def chosen(
         if names is None and ended(out / f"{name}.txt"):
             continue
         if left() < measurement.minutes and not (measurement.resumable and left() > 1):
-            print(f"{name}: would take {measurement.minutes:g} minutes, {left():.1f} are left")
+            print(f"{name}: passed over, would take {measurement.minutes:g} minutes")
             continue
         yield name, measurement
 

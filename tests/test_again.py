@@ -67,7 +67,7 @@ def test_what_would_not_end_is_not_begun_but_for_what_goes_on_later(tmp_path, mo
     }
     where = ("run", "--data", tmp_path, "--out", tmp_path, "--minutes")
     call(monkeypatch, found, *where, 2)
-    assert "long: would take 30 minutes" in capsys.readouterr().out
+    assert "long: passed over, would take 30 minutes" in capsys.readouterr().out
     assert not (tmp_path / "long.txt").exists() and (tmp_path / "short.txt").exists()
     assert begun.exists()
     begun.unlink()
