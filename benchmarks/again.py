@@ -82,7 +82,7 @@ MEASUREMENTS = {
     "sampling-large": Measurement("benchmarks/sampling.py --device cuda --large", 4),
     "sampling": Measurement("benchmarks/sampling.py --device cuda --out {out}", 4),
     "codec-speed": Measurement(
-        "benchmarks/codec.py speed --device cuda --batch 64 256 1024 --repeat 2", 4
+        "benchmarks/codec.py speed --device cuda --batch 64 256 1024 --repeat 2 --profile", 5
     ),
     "layer": Measurement("benchmarks/layer.py --device cuda", 1),
     "lines": Measurement("benchmarks/lines.py", 0.5),

@@ -2,7 +2,7 @@
 
     python benchmarks/codec.py size DATA.npy [--count 500] [--model cifar10] [--device cuda]
     python benchmarks/codec.py photos FOLDER [--count 24] [--model cifar10] [--device cuda]
-    python benchmarks/codec.py speed [--tiles 16] [--batch 64 256 1024] [--device cuda]
+    python benchmarks/codec.py speed [--tiles 16] [--batch 64 256 1024] [--device cuda --profile]
     python benchmarks/codec.py bits FOLDER [--overlap 0 1 2] [--model cifar10] [--device cuda]
 
 `size` compresses examples of a packed array and compares the file with the bits of `axial.bits`;
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from kernel_times import kernel_times, print_kernels
 from PIL import Image
 
 import axial
@@ -34,6 +35,7 @@ from axial.codec.tiles import Tiling
 from axial.data.classical import codec_bytes
 from axial.data.packed import Array, spread
 from axial.data.sources.pictures import is_picture_name
+from axial.models.cost import forward_flops
 from axial.models.likelihood import slices_of_logits, surprise_bits
 from axial.models.protocol import Model
 
@@ -126,8 +128,42 @@ def speed(args: argparse.Namespace, codec: Codec) -> None:
             f"{tiles} tiles in groups of {codec.lanes}: encoding {write / score:.2f} times the "
             f"time of scoring, decoding {read / draw:.2f} times that of drawing"
         )
+        peak = product_rate(device)
+        shares = [tiles * forward_flops(codec.config) / spent / peak for spent in (score, draw)]
+        print(
+            f"  scoring runs at {shares[0]:.0%}, drawing at {shares[1]:.0%} of the rate of a large "
+            f"float64 product, {peak / 1e12:.2f} TFLOP/s"
+        )
         if device.type == "cuda":
             print(f"  {tiles / write:,.0f} tiles/s encoded, {tiles / read:,.0f} tiles/s decoded")
+    if args.profile:
+        profile(codec, tiles)
+
+
+def product_rate(device: torch.device) -> float:
+    """Operations a second of a large float64 product."""
+    side = 8192 if device.type == "cuda" else 1024
+    x = torch.randn(side, side, dtype=torch.float64, device=device)
+    return 2 * side**3 / min(timed(lambda: torch.mm(x, x), device) for _ in range(4))
+
+
+def profile(codec: Codec, tiles: int) -> None:
+    """The kernels that scoring some tiles takes, and those of drawing the last channel."""
+    model, shape = codec.model, (tiles, *codec.config.axes, codec.config.channels)
+    device = next(model.parameters()).device
+    x = torch.randint(codec.config.values, shape, device=device)
+    given = x.clone()
+    given[..., -1] = -1
+    runs: dict[str, Callable[[], object]] = {
+        "scoring": lambda: axial.bits(model, x),
+        "drawing the last channel": lambda: axial.draw(model, tiles, given=given, batch=tiles),
+    }
+    for what, run in runs.items():
+        run()
+        spent, kernels = timed(run, device), kernel_times(run)
+        busy = sum(kernel.seconds for kernel in kernels)
+        print(f"  {what} takes {spent:.2f} s, of which kernels run {busy:.2f} s:")
+        print_kernels(kernels, spent, most=20)
 
 
 def one_round(codec: Codec, tiles: int) -> tuple[float, float, float, float]:
@@ -224,6 +260,7 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=16)
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--profile", action="store_true", help="with `speed`, on a GPU: kernels")
     parser.add_argument("--overlap", type=int, nargs="+", help="of tiles; default: the codec's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what `bits` found, as bytes")
     parser.add_argument("--verify", type=int, help="how many pictures to restore; default: all")

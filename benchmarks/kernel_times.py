@@ -27,3 +27,13 @@ def kernel_times(run: Callable[[], object]) -> list[Kernel]:
         if event.self_device_time_total
     ]
     return sorted(kernels, key=lambda kernel: -kernel.seconds)
+
+
+def print_kernels(kernels: list[Kernel], whole: float, *, calls: int = 1, most: int = 12) -> None:
+    """The first of some kernels: the time of one of so many calls, its share of a whole."""
+    for kernel in kernels[:most]:
+        print(
+            f"    {1e3 * kernel.seconds / calls:9.2f} ms {kernel.seconds / whole:4.0%}: "
+            f"{kernel.launches // calls:,} of {1e6 * kernel.seconds / kernel.launches:.2f} us, "
+            f"{kernel.name[:90]}"
+        )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from kernel_times import kernel_times
+from kernel_times import kernel_times, print_kernels
 from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig, bits, draw
@@ -234,11 +234,7 @@ def report_profile(run: Callable[[], object]) -> None:
         f"  the last channel takes {whole:.3f} s, where kernels do not overlap {apart:.3f} s, of "
         f"which {launched:,} kernels run {busy:.3f} s:"
     )
-    for kernel in kernels[:12]:
-        print(
-            f"    {kernel.seconds:.3f} s, {kernel.seconds / apart:.0%}: {kernel.launches:,} of "
-            f"{1e6 * kernel.seconds / kernel.launches:.2f} us, {kernel.name[:60]}"
-        )
+    print_kernels(kernels, apart)
 
 
 def draw_picture(results: dict[str, dict[str, dict[int, float]]], path: Path, title: str) -> None:

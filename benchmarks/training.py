@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from kernel_times import kernel_times
+from kernel_times import kernel_times, print_kernels
 
 import axial
 from axial.data.batches import TrainingBatches
@@ -75,12 +75,7 @@ def report_profile(step: Callable[[], object]) -> None:
     kernels = kernel_times(lambda: [step() for _ in range(PROFILED)])
     busy = sum(kernel.seconds for kernel in kernels)
     print(f"kernels run {1e3 * busy / PROFILED:.2f} ms a step, of which:")
-    for kernel in kernels[:SHOWN]:
-        print(
-            f"  {1e3 * kernel.seconds / PROFILED:7.2f} ms {kernel.seconds / busy:4.0%}: "
-            f"{kernel.launches // PROFILED:4} of {1e6 * kernel.seconds / kernel.launches:7.1f} us, "
-            f"{kernel.name[:90]}"
-        )
+    print_kernels(kernels, busy, calls=PROFILED, most=SHOWN)
 
 
 def random_pictures(path: Path, shape: DataShape, count: int) -> None:
