@@ -235,6 +235,7 @@ def picture_bits(
         flat = [s.plan.fill(tile_of(part, s.tile, tiling.axes).reshape(-1)) for s in slots]
         tiles = torch.from_numpy(np.stack(flat)).view(-1, *tiling.axes, x.shape[-1])
         coded = torch.from_numpy(np.stack([s.plan.coded for s in slots]))
+        model.check(tiles)
         for rows, number, inputs, logits in slices_of_logits(model, tiles.to(device)):
             own = model.slice_of(places.expand(len(rows), *places.shape), number.cpu()).flatten(1)
             wanted = coded[rows.cpu().unsqueeze(1), own].to(device)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import axial.models.dropout
 from axial.models.dropout import Dropout, kept
 
 
@@ -56,9 +57,9 @@ def test_numbers_are_left_out_at_the_rate_alone_in_pairs_and_from_key_to_key(rat
 def test_keys_that_differ_by_one_bit_leave_out_other_numbers():
     one = keys_of(1)
     whole = kept(one, torch.Size((1 << 14,)), 0.5)
-    for row, bit in itertools.product(range(2), range(0, 31, 6)):
+    for row, bit in itertools.product(range(2), (0, 6, 12, 18, 24, 29, 31)):
         other = one.clone()
-        other[row] ^= 1 << bit
+        other[row] ^= (1 << bit) - (bit == 31) * (1 << 32)
         same = (kept(other, torch.Size((1 << 14,)), 0.5) == whole).double().mean().item()
         assert abs(same - 0.5) < 0.03, (row, bit)
 
@@ -85,6 +86,31 @@ def test_a_mask_depends_on_torchs_seed_and_on_neither_memory_nor_precision():
     assert torch.equal(left(x), left(x.contiguous(memory_format=torch.channels_last)))
     assert torch.equal(left(x), left(x.bfloat16()))
     assert not torch.equal(left(x), layer(x) == 0)
+
+
+def test_examples_and_calls_have_masks_that_know_nothing_of_each_other():
+    layer, size = Dropout(0.5), 1 << 12
+    torch.manual_seed(3)
+    left = torch.cat([layer(torch.ones(48, size)) == 0 for _ in range(2)]).double() - 0.5
+    between = (left @ left.T / (0.25 * size)).fill_diagonal_(0)
+    assert between.abs().max() < 6 / size**0.5
+
+
+def test_every_bit_of_both_keys_of_an_example_is_drawn(monkeypatch):
+    drawn = []
+
+    def noting(keys, shape, rate):
+        drawn.append(keys)
+        return kept(keys, shape, rate)
+
+    monkeypatch.setattr(axial.models.dropout, "kept", noting)
+    torch.manual_seed(4)
+    count = 10_000
+    Dropout(0.1)(torch.ones(count, 1))
+    (keys,) = drawn
+    shares = (keys.unsqueeze(-1) >> torch.arange(32) & 1).double().mean(1)  # (2, 32)
+    assert (shares - 0.5).abs().max() < 5 * 0.5 / count**0.5
+    assert not (keys[0] == keys[1]).any() and len(keys.flatten().unique()) > 1.99 * count
 
 
 def test_compiled_it_leaves_out_the_same():

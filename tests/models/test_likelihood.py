@@ -99,7 +99,7 @@ def test_memory_is_bounded_however_many_examples(name, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["2d-channels", "2d-labels", "2d-given-channels", "2d-given-steps"]
 )
-def test_the_encoder_sees_one_example_for_all_where_nothing_is_known(name):
+def test_the_encoder_sees_one_example_for_all_where_nothing_is_known(name, monkeypatch):
     found = VARIANTS[name]
     model = tiny_model(found)
     x, label, _ = random_input(found, 5)
@@ -110,9 +110,13 @@ def test_the_encoder_sees_one_example_for_all_where_nothing_is_known(name):
         bits(model, x[i : i + 1], None if label is None else label[i : i + 1]) for i in range(5)
     ]
     torch.testing.assert_close(torch.cat(alone), wanted, rtol=0, atol=1e-11)
-    seen.clear()
-    bits(model, x, label)
-    assert seen == [1 if name == "2d-channels" else 5, *[5] * (len(found.slices) - 1)]
+    for planes, parts in ((100, [5]), (2, [2, 2, 1])):
+        seen.clear()
+        likelihood = axial.models.likelihood
+        monkeypatch.setattr(likelihood, "planes_at_once", lambda *_, planes=planes: planes)
+        bits(model, x, label)
+        first = [1] if name == "2d-channels" else parts
+        assert seen == first + parts * (len(found.slices) - 1)
 
 
 def test_the_estimate_of_memory_is_what_scoring_takes(monkeypatch):

@@ -10,6 +10,22 @@ from axial.system.ranks import Ranks
 from axial.training.metrics import Metrics
 
 
+class SlowSum(Ranks):
+    """A device that has still to do what it was given: reading from it takes a while."""
+
+    def sum(self, tensor):
+        time.sleep(0.2)
+        return super().sum(tensor)
+
+
+def test_throughput_counts_the_wait_for_what_is_still_to_be_done():
+    metrics = Metrics(0, COLOUR, TRAINING, SlowSum(rank=0, count=1, device=torch.device("cpu")))
+    for _ in range(4):
+        metrics.add(torch.ones(2))
+    facts, _ = metrics.read()
+    assert facts["examples_per_second"] < 4 * TRAINING.batch / 0.2
+
+
 @pytest.mark.gpu
 def test_throughput_counts_what_a_gpu_has_still_to_do():
     ranks = Ranks(rank=0, count=1, device=torch.device("cuda"))

@@ -150,6 +150,7 @@ def _look(
     found: list[list[tuple[Tensor, ...]]] = [[] for _ in range(x.shape[-1])]
     batch = torch.from_numpy(np.stack(tiles)).view(-1, *config.axes, config.channels)
     labels = None if label is None or not config.classes else torch.full((len(batch),), label)
+    model.check(batch, labels)
     places = torch.arange(coded.shape[1]).view(batch.shape[1:])
     for rows, slices, part, logits in slices_of_logits(model, batch, labels):
         own = model.slice_of(places.expand(len(rows), *places.shape), slices).flatten(1)

@@ -135,9 +135,10 @@ class _Work:
         # Rank 0 decides, so that all pass through the model equally often.
         planes = torch.tensor(planes_at_once(config, ranks.device), device=ranks.device)
         self.planes = int(ranks.broadcast(planes))
-        most = -(-len(index) // ranks.count) * ranks.count
-        fits = self.planes * ranks.count
-        self.batch = min(fits if batch is None else batch, most)
+        share = -(-len(index) // ranks.count)
+        rounds = max(1, -(-share // self.planes))  # of equal size: the last is not half empty
+        even = -(-share // rounds) * ranks.count
+        self.batch = even if batch is None else min(batch, share * ranks.count)
 
     def score(
         self, model: Model, progress: Callable[[int], None], file: "_Partial | None"

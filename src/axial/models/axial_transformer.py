@@ -32,6 +32,7 @@ from axial.models.protocol import (
     Examples,
     Label,
     LevelModel,
+    SliceScorer,
 )
 
 EMBEDDING_SCALE = 5.0
@@ -178,17 +179,22 @@ class AxialTransformer(LevelModel):
             return self.channel_logits(x, number, label, context, **how)
         return super().slice_logits(x, number, label, context, **how)
 
-    def same_slice_logits(
-        self, x: Examples, number: int, label: Label = None, context: Context = None
-    ) -> Float[Tensor, "b *part v"]:
-        if self.config.channel_mode != "encode" or not self.starts_alike(number, label, context):
-            return super().same_slice_logits(x, number, label, context)
-        x = x.long()
-        one = x[:1]
-        condition = self.condition(one, one.new_zeros(len(one)), None, None)
-        if condition is not None:
-            condition = condition.expand(len(x), *condition.shape[1:])
-        return self._decode(x[..., 0], condition, checkpointing=False)
+    def slice_scorer(self, number: int) -> SliceScorer:
+        usual = super().slice_scorer(number)
+        alike: Tensor | None = None
+
+        def logits(x: Examples, label: Label, context: Context) -> Tensor:
+            nonlocal alike
+            stacked = self.config.channel_mode != "encode"
+            if stacked or not self.starts_alike(number, label, context):
+                return usual(x, label, context)
+            x = x.long()
+            if alike is None and self.encoder is not None:
+                alike = self.condition(x[:1], x.new_zeros(len(x[:1])), None, None)
+            condition = None if alike is None else alike.expand(len(x), *alike.shape[1:])
+            return self._decode(x[..., 0], condition, checkpointing=False)
+
+        return logits
 
     def blocks(self) -> Iterator[Block]:
         return (module for module in self.modules() if isinstance(module, Block))

@@ -1,8 +1,8 @@
 """Which numbers dropout leaves out: a hash of each number's place, under keys that torch draws.
 
-A mask is integer arithmetic on places, which a compiler puts into the kernel that adds the branch,
-and works out again in the backward pass: nothing is read or kept for it but two words an example.
-So a mask is the same compiled or not, on any device that has the same keys, in any memory layout.
+A mask is integer arithmetic on places, which a compiler puts into the kernel that adds the branch:
+nothing is read for it but two words an example. So a mask is the same compiled or not, on any
+device that has the same keys, in any memory layout.
 """
 
 import torch
@@ -13,7 +13,10 @@ _WORD = 1 << 32
 
 
 class Dropout(nn.Dropout):
-    """Dropout as torch's: the same rate, scale and module, other masks."""
+    """Dropout as torch's: the same scale and rate, which is below 1, but other masks.
+
+    What is left out is 0, whatever it was.
+    """
 
     def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         """In training, zero with probability `p`, else `x / (1 - p)`."""

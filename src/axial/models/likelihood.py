@@ -74,15 +74,13 @@ def summed_bits(
     p(x) is the mean of p(x | class): every class is as likely as any other. The bits of an element
     are those of the mixture given all elements before it, so that their sum is exact.
     """
-    classes = model.config.classes
-    order = model.order().to(x.device)
-    so_far = torch.zeros(classes, len(x), len(order), dtype=torch.float64, device=x.device)
+    classes, order = model.config.classes, model.order().to(x.device)
+    nats = torch.full((len(x), len(order)), -math.inf, dtype=torch.float64, device=x.device)
     for number in range(classes):
         label = torch.full((len(x),), number, device=x.device)
-        found = element_bits(model, x, label, context, planes=planes)
-        so_far[number] = found.flatten(1)[:, order].cumsum(1)
-    nats = -so_far * math.log(2)
-    total = (math.log(classes) - nats.logsumexp(0)) / math.log(2)
+        so_far = element_bits(model, x, label, context, planes=planes).flatten(1)[:, order]
+        nats = torch.logaddexp(nats, so_far.cumsum(1).mul_(-math.log(2)))
+    total = (math.log(classes) - nats).div_(math.log(2))
     out = torch.empty_like(total)
     out[:, order] = total.diff(dim=1, prepend=torch.zeros_like(total[:, :1]))
     return out.view(x.shape)
@@ -138,13 +136,14 @@ def slices_of_logits(
     device = next(model.parameters()).device
     at_once = at_once or planes_at_once(model.config, device)
     for number in model.slices:
+        scorer = model.slice_scorer(number)
         for rows in torch.split(torch.arange(len(x), device=x.device), at_once):
             part = x[rows].to(device).long()
             conditions = [
                 None if t is None else t[rows.to(t.device)].to(device) for t in (label, context)
             ]
             with evaluating(model):
-                logits = model.same_slice_logits(part, number, *conditions)
+                logits = scorer(part, *conditions)
             yield rows, torch.full((len(rows),), number, device=x.device), part, logits
 
 

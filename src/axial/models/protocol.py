@@ -6,7 +6,7 @@ what a single pass of the model predicts, such as one channel of each example.
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -34,6 +34,8 @@ Examples = Shaped[Tensor, "b *axes c"]
 Label = Shaped[Tensor, " n"] | None
 Context = Shaped[Tensor, "m *grid d"] | None
 """What a caller can get wrong is Shaped: the mistake is to reach our own check and its message."""
+SliceScorer = Callable[[Examples, Label, Context], Tensor]
+"""Examples, labels, context -> logits (b, *part, v) of one slice."""
 
 
 class _Undrawn(TorchFunctionMode):
@@ -188,12 +190,17 @@ class Model(nn.Module):
         """Logits of one slice of each example, at the cost of one pass."""
         return self(x, label, context, **how)
 
-    def same_slice_logits(
-        self, x: Examples, number: int, label: Label = None, context: Context = None
-    ) -> Float[Tensor, "b *part v"]:
-        """`slice_logits` of the same slice of all examples, which were checked."""
-        every = torch.full((len(x),), number, device=x.device)
-        return self.slice_logits(x, every, label, context, checked=True)
+    def slice_scorer(self, number: int) -> SliceScorer:
+        """What gives the logits of this slice of examples that were checked, some at a time.
+
+        It may keep what is alike for all examples: it is for one set of weights.
+        """
+
+        def logits(x: Examples, label: Label, context: Context) -> Tensor:
+            every = torch.full((len(x),), number, device=x.device)
+            return self.slice_logits(x, every, label, context, checked=True)
+
+        return logits
 
     def slice_bits(
         self,
