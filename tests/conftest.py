@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import checked_shapes  # noqa: F401
 import kernel_device  # noqa: F401
 import numpy as np
 import pytest
