@@ -276,7 +276,7 @@ def exact(tmp_path_factory):
 
 BUDGET = 1 << 24
 BULKY = [
-    config((8, 8), channels=100, values=2, width=8),
+    config((8, 8), channels=40, values=2, width=4),
     config((8, 8), channels=3, values=16, width=64, heads=4, mlp_ratio=4),
 ]
 """Models whose memory goes into planes, and into activations."""

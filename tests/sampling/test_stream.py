@@ -211,9 +211,11 @@ def no_collector():
     """What goes must go by itself: a cycle would keep a GPU's memory for a while."""
     gc.collect()
     gc.disable()
+    gc.freeze()  # what there is already need not be looked through
     try:
         yield
     finally:
+        gc.unfreeze()
         gc.enable()
 
 
