@@ -1,7 +1,7 @@
 """Attention inside blocks: a grid is cut into boxes, and the places of each attend to each other.
 
 b batch, *axes a grid, d width, r blocks of all examples, n heads, l places of a block, e width of a
-head, o blocks that lie open at once.
+head, m places of the blocks that are open at once.
 """
 
 import math
@@ -17,6 +17,7 @@ from axial.models.attention import MOST_LINES
 from axial.models.blocks_config import BlocksConfig
 from axial.models.dropout import Dropout
 from axial.models.layers import NORM_EPS
+from axial.models.stepping import Place, put, span, take
 
 
 def split_axes(x: Shaped[Tensor, "b ..."], sizes: Sequence[int]) -> Tensor:
@@ -93,26 +94,29 @@ class BlockAttention(nn.Module):
         later = torch.ones(size, size, dtype=torch.bool, device=found.device).triu(1)
         return found.masked_fill(later, -math.inf)
 
-    def cache(self, batch: int, places: int) -> Float[Tensor, "2 b o n l e"]:
+    def cache(self, batch: int, places: int) -> Float[Tensor, "2 b n m e"]:
         """Room for the keys and values of blocks that have so many places together."""
-        size, weight = math.prod(self.shape), self.to_keys.weight
-        room = (2, batch, places // size, self.heads, size, len(weight) // self.heads)
-        return weight.new_zeros(room)
+        weight = self.to_keys.weight
+        return weight.new_zeros(2, batch, self.heads, places, len(weight) // self.heads)
 
     def advance(
         self,
         x: Float[Tensor, "b d"],
-        cache: Float[Tensor, "2 b o n l e"],
+        cache: Float[Tensor, "2 b n m e"],
         bias: Float[Tensor, "n l l"],
-        block: int,
-        place: int,
+        block: Place,
+        place: Place,
     ) -> Float[Tensor, "b d"]:
         """The same at one place of an open block, given those before it in the cache."""
-        q, k, v = self.project(x.unsqueeze(1))
-        cache[0, :, block, :, place], cache[1, :, block, :, place] = k[:, :, 0], v[:, :, 0]
-        k, v = cache[:, :, block, :, : place + 1]
-        seen = bias[:, place, : place + 1].unsqueeze(1)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen.unsqueeze(0))
+        q, *new = self.project(x.unsqueeze(1))
+        size = bias.shape[1]
+        first = block * size
+        for at, one in enumerate(new):
+            put(cache[at], 2, first + place, one[:, :, 0])
+        seen = place + 1 if isinstance(place, int) else size  # the bias hides what comes later
+        k, v = (span(kept, 2, first, seen) for kept in cache)
+        bias = take(bias, 1, place)[:, :seen].unsqueeze(1)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0))
         return self.to_out(rearrange(out, "b n 1 e -> b (n e)"))
 
 
@@ -133,7 +137,7 @@ class BlockLayer(nn.Module):
         return self._mlp(x + self.dropout(self.attention(self.attention_norm(x))))
 
     def advance(
-        self, x: Float[Tensor, "b d"], cache: Tensor, bias: Tensor, block: int, place: int
+        self, x: Float[Tensor, "b d"], cache: Tensor, bias: Tensor, block: Place, place: Place
     ) -> Float[Tensor, "b d"]:
         """The same at one place alone."""
         normed = self.attention_norm(x)

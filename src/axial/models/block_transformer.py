@@ -10,7 +10,7 @@ d width, v values.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -31,6 +31,7 @@ from axial.models.protocol import (
     check_one_each,
 )
 from axial.models.slice_encoder import SliceEncoder, run
+from axial.models.stepping import Place, Stepper, take
 
 EMBEDDING_SCALE = 5.0
 """Embeddings and position tables start as normals of this standard deviation over sqrt(width)."""
@@ -256,26 +257,29 @@ def _draw_waves(rows: Float[Tensor, "n d"], shortest: int, std: float) -> None:
 class BlockSteps:
     """Element after element of a batch: the encoder once a slice, the decoder once a pixel.
 
-    Each layer keeps the keys and values of its blocks that lie open: begun, and not ended.
+    Each layer keeps the keys and values of its blocks that are open: begun, and not ended.
     """
 
     def __init__(
         self, model: BlockTransformer, x: Tensor, label: Tensor | None, context: Tensor | None
     ) -> None:
         self.model, self.x, self.label, self.context = model, x, label, context
-        config = model.config
+        config, weight = model.config, model.norm.weight
         self.flat = x.view(len(x), -1, config.channels)
         self.pixels, self.neighbours = config.pixels(), _neighbours(config)
-        self.around, self.outside = self.neighbours, (self.neighbours < 0).to(x.device)
+        self.outside = (self.neighbours < 0).to(x.device)
+        self.around = self.neighbours.to(x.device, copy=True)
         self.layers = [cast(BlockLayer, layer) for layer in model.layers]
         self.biases = [layer.attention.bias() for layer in self.layers]
         self.slots = [_slots(config, layer) for layer in range(config.layers)]
+        self.tables = [torch.tensor(slots, device=x.device) for slots in self.slots]
         self.caches = [
             layer.attention.cache(len(x), config.open_places(number))
             for number, layer in enumerate(self.layers)
         ]
-        self.added: Tensor = model.norm.weight.new_zeros(0)
-        self.g: Tensor = self.added
+        self.added = weight.new_zeros(len(x), config.positions, config.width)
+        self.g = weight.new_zeros(len(x), config.width)
+        self.call = Stepper(x.device, self.flat.shape[1])
 
     def logits(self, rank: int) -> Float[Tensor, "b v"]:
         config = self.model.config
@@ -286,29 +290,39 @@ class BlockSteps:
         if not channel:
             if not place:
                 self._open(number)
-            self.g = self._advance(place)
-        known = self.flat[:, int(self.pixels[number, place])].clamp(min=0)
-        return self.model.read(self.g, known, channel)
+            self.call(self._advance, place)
+        return self.call(self._read, int(self.pixels[number, place]), fixed=(channel,))
 
     def _open(self, number: int) -> None:
         """Let the encoder see the slices before it."""
         pixels = torch.from_numpy(self.pixels[number])
-        self.around = pixels[self.neighbours.clamp(min=0)].to(self.x.device)
+        self.around.copy_(pixels[self.neighbours.clamp(min=0)])
         numbers = torch.full((len(self.x),), number, device=self.x.device)
         x = self.x.clamp(min=0)
         added = self.model.added(x, numbers, self.label, self.context)
-        self.added = added.expand(len(x), *self.model.config.slice_axes, -1).flatten(1, -2)
+        self.added.copy_(added.expand(len(x), *self.model.config.slice_axes, -1).flatten(1, -2))
 
-    def _advance(self, place: int) -> Float[Tensor, "b d"]:
+    def _advance(self, place: Place) -> Float[Tensor, "b d"]:
         """The decoder at one pixel, of which nothing need be known yet."""
         model = self.model
-        seen = model.embed(self.flat[:, self.around[place]].clamp(min=0))
-        seen = seen.masked_fill(self.outside[place].unsqueeze(-1), 0.0)
-        h = model.convolution(seen.flatten(1)) + self.added[:, place]
-        kept = zip(self.layers, self.caches, self.biases, self.slots, strict=True)
-        for layer, cache, bias, slots in kept:
-            h = layer.advance(h, cache, bias, *slots[place])
-        return model.norm(h)
+        seen = model.embed(self.flat[:, take(self.around, 0, place)].clamp(min=0))
+        seen = seen.masked_fill(take(self.outside, 0, place).unsqueeze(-1), 0.0)
+        h = model.convolution(seen.flatten(1)) + take(self.added, 1, place)
+        for number, kept in enumerate(zip(self.layers, self.caches, self.biases, strict=True)):
+            layer, *cache_and_bias = kept
+            h = layer.advance(h, *cache_and_bias, *self._slot(number, place))
+        return self.g.copy_(model.norm(h))
+
+    def _slot(self, layer: int, place: Place) -> Sequence[Place]:
+        """Which of the open blocks of a layer a place belongs to, and where in it."""
+        if isinstance(place, int):
+            return self.slots[layer][place]
+        found = take(self.tables[layer], 0, place)
+        return found[:1], found[1:]
+
+    def _read(self, pixel: Place, channel: int) -> Float[Tensor, "b v"]:
+        """A channel of it, the channels before it known."""
+        return self.model.read(self.g, take(self.flat, 1, pixel).clamp(min=0), channel)
 
 
 def _neighbours(config: BlocksConfig) -> Int[Tensor, "p t"]:

@@ -4,7 +4,8 @@ A vertical stack convolves the rows above a pixel, a horizontal one its own row 
 told by the vertical one. Features of the horizontal stack belong to the channels in turn, and masks
 at the pixel itself let a channel see the channels before it alone.
 
-b batch, h height, w width, c channels, p features of a stack, v values.
+b batch, h height, w width, c channels, v values; i inputs of a layer, p features of a stack, t
+taps.
 """
 
 from typing import cast
@@ -21,6 +22,7 @@ from axial.models.line_attention import dense_dtype
 from axial.models.one_pass import OnePassModel
 from axial.models.pixelcnn_config import GatedPixelCnnConfig
 from axial.models.protocol import Context, Label
+from axial.models.stepping import Place, Stepper, put, span
 
 
 class GatedLayer(nn.Module):
@@ -57,7 +59,7 @@ class GatedLayer(nn.Module):
         seen = self.look_up(F.pad(v, (0, 0, self.reach, 0)))
         told = self.tell(F.pad(seen[:, :, :-1], (0, 0, 1, 0)))  # rows strictly above
         row = F.pad(h, (self.reach, 0)).unfold(3, self.reach + 1, 1)
-        return gate(seen), self.look_left(row, told)
+        return gate(seen), self.look_left(row, told, *self.masked())
 
     def look_up(self, v: Float[Tensor, "b i r w"]) -> Float[Tensor, "b pp h w"]:
         """The vertical convolution, of rows that have `reach` more above them."""
@@ -67,18 +69,24 @@ class GatedLayer(nn.Module):
         """What the horizontal stack is told of the rows above."""
         return self.to_horizontal(seen.movedim(1, -1)).movedim(-1, 1)
 
-    def look_left(
-        self, row: Float[Tensor, "b i h w t"], told: Float[Tensor, "b pp h w"]
-    ) -> Float[Tensor, "b p h w"]:
-        """The horizontal stack; the last of the taps `row` is the pixel itself."""
+    def masked(self) -> tuple[Float[Tensor, "pp i t"], Float[Tensor, "p p"]]:
+        """The weights of the horizontal stack, at the pixel itself those of what may be seen."""
         own = torch.ones_like(self.horizontal)
         inside = self.mask(*own.shape[:2], same=not self.first, device=own.device)
         kernel = self.horizontal * torch.cat([own[..., :-1], inside.unsqueeze(-1)], -1)
-        c = torch.einsum("bihwt,oit->bohw", row, kernel)
-        bias = self.horizontal_bias.view(-1, 1, 1)
-        g = self.dropout(gate(c + bias + told))
         width = self.to_out.in_features
-        weight = self.to_out.weight * self.mask(width, width, same=True, device=g.device)
+        return kernel, self.to_out.weight * self.mask(width, width, same=True, device=own.device)
+
+    def look_left(
+        self,
+        row: Float[Tensor, "b i h w t"],
+        told: Float[Tensor, "b pp h w"],
+        kernel: Float[Tensor, "pp i t"],
+        weight: Float[Tensor, "p p"],
+    ) -> Float[Tensor, "b p h w"]:
+        """The horizontal stack by its `masked` weights; the last tap of `row` is the pixel."""
+        c = torch.einsum("bihwt,oit->bohw", row, kernel)
+        g = self.dropout(gate(c + self.horizontal_bias.view(-1, 1, 1) + told))
         out = F.linear(g.movedim(1, -1), weight, self.to_out.bias).movedim(-1, 1)
         return out if self.first else out + row[..., -1]
 
@@ -141,7 +149,7 @@ class GatedPixelCnn(OnePassModel):
                 v, h = layer(v, h)
             if number == 0 and added is not None:
                 v, h = v + added, h + added
-        return self.read(h.movedim(1, -1))
+        return self.read(h.movedim(1, -1), *self.masked())
 
     def scaled(self, x: Int[Tensor, "b h w c"]) -> Float[Tensor, "b c h w"]:
         """Values as numbers from -1 to 1."""
@@ -158,16 +166,23 @@ class GatedPixelCnn(OnePassModel):
             found = embedded if found is None else embedded + found
         return found
 
-    def read(self, h: Float[Tensor, "*grid p"]) -> Float[Tensor, "*grid c v"]:
-        """Two more masked layers, then logits; those of a channel read its own features."""
+    def masked(self) -> tuple[Float[Tensor, "p p"], Float[Tensor, "cv p"]]:
+        """The weights of the last two layers: a channel's logits read its own features."""
         config, first = self.config, cast(GatedLayer, self.layers[0])
-        width, device = config.width, h.device
-        weight = self.head.weight * first.mask(width, width, same=True, device=device)
-        h = F.linear(F.relu(h), weight, self.head.bias)
+        width, device = config.width, self.head.weight.device
         mask = first.mask(config.channels, width, same=True, device=device)
-        weight = self.to_logits.weight * mask.repeat_interleave(config.values, 0)
-        logits = F.linear(F.relu(h), weight, self.to_logits.bias)
-        return rearrange(logits, "... (c v) -> ... c v", c=config.channels)
+        return (
+            self.head.weight * first.mask(width, width, same=True, device=device),
+            self.to_logits.weight * mask.repeat_interleave(config.values, 0),
+        )
+
+    def read(
+        self, h: Float[Tensor, "*grid p"], head: Float[Tensor, "p p"], last: Float[Tensor, "cv p"]
+    ) -> Float[Tensor, "*grid c v"]:
+        """Logits of all channels, by the `masked` weights."""
+        h = F.linear(F.relu(h), head, self.head.bias)
+        logits = F.linear(F.relu(h), last, self.to_logits.bias)
+        return rearrange(logits, "... (c v) -> ... c v", c=self.config.channels)
 
     def steps(
         self, x: Int[Tensor, "b h w c"], label: Label = None, context: Context = None
@@ -179,7 +194,7 @@ class PixelSteps:
     """Element after element of a batch: the vertical stack once a row, the horizontal by pixels.
 
     `rows` are the inputs of each layer's vertical stack, as far as they are known; `lines` those of
-    its horizontal stack in the row at hand, with room before them.
+    its horizontal stack in the row at hand, with room before them, and `told` what it is told.
     """
 
     def __init__(self, model: GatedPixelCnn, x: Tensor, added: Tensor | None) -> None:
@@ -189,58 +204,59 @@ class PixelSteps:
         made = model.head.weight
         inputs = [config.channels] + [config.width] * (config.layers - 1)
         self.rows = [made.new_zeros(len(x), size, height, width) for size in inputs]
-        self.sizes = inputs
         self.added = None if added is None else added.expand(len(x), -1, height, width)
-        self.lines: list[Tensor] = []
-        self.told: list[Tensor] = []
+        self.lines = [
+            made.new_zeros(len(x), size, layer.reach + width)
+            for size, layer in zip(inputs, self.layers, strict=True)
+        ]
+        self.told = [made.new_zeros(len(x), 2 * config.width, 1, width) for _ in inputs]
+        self.weights = [layer.masked() for layer in self.layers], model.masked()
+        self.call = Stepper(x.device, height * width)
 
     def logits(self, rank: int) -> Float[Tensor, "b v"]:
-        channels, width = self.model.config.channels, self.model.config.axes[1]
-        pixel, channel = divmod(rank, channels)
-        row, column = divmod(pixel, width)
-        if not channel:
-            if column:
-                self._look(row, column - 1)  # once more, now that all its channels are known
-            else:
-                self._open(row)
-        h = self._look(row, column)
-        return self.model.read(h)[:, channel]
+        pixel, channel = divmod(rank, self.model.config.channels)
+        row, column = divmod(pixel, self.model.config.axes[1])
+        if not (channel or column):
+            self._open(row)
+        again = not channel and column > 0
+        return self.call(self._at, row, column, fixed=(channel, again))
+
+    def _at(self, row: Place, column: Place, channel: int, again: bool) -> Float[Tensor, "b v"]:
+        """A channel of a pixel; first, if asked, the pixel before it, whose last is known now."""
+        if again:
+            self._look(row, column - 1)
+        return self.model.read(self._look(row, column), *self.weights[1])[:, channel]
 
     def _open(self, row: int) -> None:
         """Let the vertical stack read the row before, and start a row of the horizontal one."""
-        width = self.model.config.axes[1]
-        self.told = []
         for number, layer in enumerate(self.layers):
-            if row:
-                if number == 0:
-                    line = self.x[:, row - 1 : row].clamp(min=0)
-                    self.rows[0][:, :, row - 1] = self.model.scaled(line)[:, :, 0]
-                start = row - 1 - layer.reach
-                above = self.rows[number][:, :, max(0, start) : row]
-                seen = layer.look_up(F.pad(above, (0, 0, max(0, -start), 0)))
-                if number + 1 < len(self.layers):
-                    v = gate(seen)[:, :, 0]
-                    if number == 0 and self.added is not None:
-                        v = v + self.added[:, :, row - 1]
-                    self.rows[number + 1][:, :, row - 1] = v
-            else:
-                seen = self.rows[0].new_zeros(len(self.x), 2 * self.model.config.width, 1, width)
-            self.told.append(layer.tell(seen))
-        made = self.model.head.weight
-        self.lines = [
-            made.new_zeros(len(self.x), size, layer.reach + width)
-            for size, layer in zip(self.sizes, self.layers, strict=True)
-        ]
+            self.lines[number].zero_()
+            told = self.told[number]
+            if not row:
+                told.copy_(layer.tell(told.new_zeros(told.shape)))
+                continue
+            if number == 0:
+                line = self.x[:, row - 1 : row].clamp(min=0)
+                self.rows[0][:, :, row - 1] = self.model.scaled(line)[:, :, 0]
+            start = row - 1 - layer.reach
+            above = self.rows[number][:, :, max(0, start) : row]
+            seen = layer.look_up(F.pad(above, (0, 0, max(0, -start), 0)))
+            if number + 1 < len(self.layers):
+                v = gate(seen)[:, :, 0]
+                if number == 0 and self.added is not None:
+                    v = v + self.added[:, :, row - 1]
+                self.rows[number + 1][:, :, row - 1] = v
+            told.copy_(layer.tell(seen))
 
-    def _look(self, row: int, column: int) -> Float[Tensor, "b p"]:
+    def _look(self, row: Place, column: Place) -> Float[Tensor, "b p"]:
         """The horizontal stack at one pixel, of which some channels may still be missing."""
-        pixel = self.x[:, row : row + 1, column : column + 1].clamp(min=0)
-        h = self.model.scaled(pixel)
-        for number, layer in enumerate(self.layers):
+        pixel = span(span(self.x, 1, row, 1), 2, column, 1)
+        h = self.model.scaled(pixel.clamp(min=0))
+        for number, (layer, weights) in enumerate(zip(self.layers, self.weights[0], strict=True)):
             line = self.lines[number]
-            line[:, :, layer.reach + column] = h[:, :, 0, 0]
-            taps = line[:, :, None, None, column : column + layer.reach + 1]
-            h = layer.look_left(taps, self.told[number][..., column : column + 1])
+            put(line, 2, layer.reach + column, h[:, :, 0, 0])
+            taps = span(line, 2, column, layer.reach + 1)[:, :, None, None]
+            h = layer.look_left(taps, span(self.told[number], 3, column, 1), *weights)
             if number == 0 and self.added is not None:
-                h = h + self.added[:, :, row : row + 1, column : column + 1]
+                h = h + span(span(self.added, 2, row, 1), 3, column, 1)
         return h[:, :, 0, 0]

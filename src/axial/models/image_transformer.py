@@ -21,6 +21,7 @@ from axial.models.line_attention import dense_dtype
 from axial.models.local_config import Local1dConfig, Local2dConfig, LocalConfig
 from axial.models.one_pass import OnePassModel
 from axial.models.protocol import Context, Label
+from axial.models.stepping import Place, Stepper, hidden_after, put, span, take
 
 NORM_EPS = 1e-6
 GAIN = 0.2
@@ -298,7 +299,10 @@ def timing(
 
 
 class LocalSteps:
-    """Element after element of a batch; what a block sees lies side by side in each layer."""
+    """Element after element of a batch; what a block sees is side by side in each layer.
+
+    First what is around the block, then its own elements; where nothing is around it is hidden.
+    """
 
     def __init__(
         self, model: ImageTransformer, x: Tensor, label: Tensor | None, context: Tensor | None
@@ -308,46 +312,60 @@ class LocalSteps:
         self.order = model.places(x.device)
         self.added = model.added(label, context, self.order)
         self.around = model.around(x.device)
+        self.memory, self.query = self.around.shape[1], model.config.query
         weight = model.embedding.weight
         room = (len(model.layers), 2, len(x), len(self.order), config.width)
         self.kept = weight.new_zeros(room)
-        self.seen: Tensor = weight.new_zeros(0)
-        self.before = 0
+        self.seen = weight.new_zeros(*room[:3], self.memory + self.query, config.width)
+        self.hidden = weight.new_zeros(1, self.memory + self.query)
+        self.complete = (self.around >= 0).all(1).tolist()
+        self.call = Stepper(x.device, len(self.order))
 
     def logits(self, rank: int) -> Float[Tensor, "b v"]:
-        model, query = self.model, self.model.config.query
-        block, place = divmod(rank, query)
+        block, place = divmod(rank, self.query)
         if not place:
             self._open(block)
-        h = self.added[:, rank]
-        if model.carries(rank):
-            h = h + model.embed(self.x, self.order[rank - 1 : rank])[:, 0]
-        else:
-            h = h.expand(len(self.x), -1)
-        for number, layer in enumerate(model.layers):
-            assert isinstance(layer, LocalBlock)
-            h = layer.mlp(layer.add(h, self._attend(layer, layer.before(h), number, rank, place)))
-        return model.to_logits(h if model.norm is None else model.norm(h))
+        fixed = bool(self.model.carries(rank)), self.complete[block]
+        return self.call(self._at, rank, place, fixed=fixed)
 
     def _open(self, block: int) -> None:
-        """Put the keys and values around a block side by side, and room for its own after them."""
+        """Put the keys and values around a block side by side."""
         places = self.around[block]
-        places = places[places >= 0]
-        around = self.kept[:, :, :, places]
-        self.before = len(places)
-        self.seen = F.pad(around, (0, 0, 0, self.model.config.query))
+        self.seen[:, :, :, : self.memory] = self.kept[:, :, :, places.clamp(min=0)]
+        self.hidden[:, : self.memory].zero_().masked_fill_(places < 0, -torch.inf)
+
+    def _at(self, rank: Place, place: Place, carries: bool, complete: bool) -> Float[Tensor, "b v"]:
+        """One element; whether it carries the one before, and whether all around it is there."""
+        model, h = self.model, take(self.added, 1, rank)
+        if carries:
+            before = span(self.order, 0, rank - 1, 1)
+            h = h + model.embed(self.x, before)[:, 0]
+        else:
+            h = h.expand(len(self.x), -1)
+        own = self.memory + place
+        stop = own + 1 if isinstance(own, int) else self.memory + self.query
+        hidden = hidden_after(own, stop, h)
+        if not complete:
+            hidden = self.hidden[:, :stop] if hidden is None else hidden + self.hidden
+        for number, layer in enumerate(model.layers):
+            assert isinstance(layer, LocalBlock)
+            kept, seen = self.kept[number], self.seen[number]
+            x = layer.before(h)
+            for at, project in enumerate((layer.attention.to_keys, layer.attention.to_values)):
+                new = project(x)
+                put(kept[at], 1, rank, new)
+                put(seen[at], 1, own, new)
+            h = layer.mlp(layer.add(h, self._attend(layer.attention, x, seen[:, :, :stop], hidden)))
+        return model.to_logits(h if model.norm is None else model.norm(h))
 
     def _attend(
-        self, layer: LocalBlock, x: Tensor, number: int, rank: int, place: int
+        self,
+        attention: LocalAttention,
+        x: Float[Tensor, "b d"],
+        seen: Float[Tensor, "two b k d"],
+        hidden: Float[Tensor, "1 k"] | None,
     ) -> Float[Tensor, "b d"]:
-        attention = layer.attention
-        for at, project in enumerate((attention.to_keys, attention.to_values)):
-            new = project(x)
-            self.kept[number, at, :, rank] = new
-            self.seen[number, at, :, self.before + place] = new
-        stop = self.before + place + 1
-        split = "b k (h e) -> b h k e"
-        k, v = (rearrange(t[:, :stop], split, h=self.heads) for t in self.seen[number])
+        k, v = (rearrange(t, "b k (h e) -> b h k e", h=self.heads) for t in seen)
         q = rearrange(attention.to_queries(x), "b (h e) -> b h 1 e", h=self.heads)
-        out = F.scaled_dot_product_attention(q, k, v)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
         return attention.to_out(rearrange(out, "b h 1 e -> b (h e)"))

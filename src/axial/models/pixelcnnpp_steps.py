@@ -7,7 +7,7 @@ of every second or fourth row. So a drawing costs the arithmetic of scoring it o
 b batch, w width, i inputs, o outputs and f features of a convolution, t taps; features are last.
 """
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from axial.models.pixelcnnpp_layers import (
     Resample,
     concat_elu,
 )
+from axial.models.stepping import Place, Stepper, put, span, take
 
 if TYPE_CHECKING:
     from axial.models.pixelcnnpp import PixelCnnPp
@@ -50,6 +51,8 @@ class PixelCnnPpSteps:
         self.caches = [*self.stem.caches, *(c for layer in self.layers for c in layer.caches)]
         self.to_mixture = model.to_mixture.weight().flatten(1)
         self.numbers = self.to_mixture.new_zeros(len(x), config.mixture_numbers)
+        self.coarsest = 1 << max(level for _, level in config.plan)
+        self.call = Stepper(x.device, max(height, width))
 
     def logits(self, rank: int) -> Float[Tensor, "b v"]:
         pixel, channel = divmod(rank, self.model.config.channels)
@@ -57,10 +60,21 @@ class PixelCnnPpSteps:
         if not channel:
             if not column:
                 self._open(row)
-            ul = self._look(row, column)
-            self.numbers = F.linear(F.elu(ul), self.to_mixture, self.model.to_mixture.b)
+            parities = row % self.coarsest, column % self.coarsest
+            self.call(self._mix, row, column, fixed=(*parities, column > 0))
+        return self.call(self._read, row, column, fixed=(channel,))
+
+    def _mix(
+        self, row: Place, column: Place, odd_row: int, odd_column: int, left: bool
+    ) -> Float[Tensor, "b m"]:
+        """The net at one pixel: its mixture."""
+        ul = self._look(self.stem.look(row, column, left=left), _Spot(odd_row, odd_column, column))
+        return self.numbers.copy_(F.linear(F.elu(ul), self.to_mixture, self.model.to_mixture.b))
+
+    def _read(self, row: Place, column: Place, channel: int) -> Float[Tensor, "b v"]:
+        """A channel of it, the channels before it known."""
         exact = self.numbers.to(torch.promote_types(self.numbers.dtype, torch.float32))
-        values = self.x[:, row, column].clamp(min=0)
+        values = take(take(self.x, 1, row), 1, column).clamp(min=0)
         return LogisticMixture(exact, values).channel_logits(channel)
 
     def _open(self, row: int) -> None:
@@ -72,17 +86,27 @@ class PixelCnnPpSteps:
                     kept.append(u)
                 u = layer.open(u, row >> layer.level, kept.pop() if layer.joined else None)
 
-    def _look(self, row: int, column: int) -> Pixel:
-        """The stream ul at one pixel."""
-        ul, kept = self.stem.look(row, column), []
+    def _look(self, ul: Pixel, spot: "_Spot") -> Pixel:
+        """The stream ul at one pixel, from what the stem says of it."""
+        kept: list[Pixel] = []
         for layer in self.layers:
-            every = 1 << layer.level
-            if row % every == 0 and column % every == 0:
+            if not (spot.row | spot.column) % (1 << layer.level):
                 if layer.keeps:
                     kept.append(ul)
-                more = kept.pop() if layer.joined else None
-                ul = layer.look(ul, row >> layer.level, column >> layer.level, more)
+                ul = layer.look(ul, spot.at(layer.level), kept.pop() if layer.joined else None)
         return ul
+
+
+class _Spot(NamedTuple):
+    """A pixel: its place in its row; row and column modulo the side of the coarsest pixels."""
+
+    row: int
+    column: int
+    place: Place
+
+    def at(self, level: int) -> "_Spot":
+        """The coarse pixel that it belongs to."""
+        return _Spot(self.row >> level, self.column >> level, self.place >> level)
 
 
 class _Layer:
@@ -97,7 +121,7 @@ class _Layer:
         """The stream u of a row; what ul needs of it is noted."""
         raise NotImplementedError
 
-    def look(self, ul: Pixel, row: int, column: int, kept: Pixel | None) -> Pixel:
+    def look(self, ul: Pixel, spot: _Spot, kept: Pixel | None) -> Pixel:
         """The stream ul at a pixel of the row that was opened last."""
         raise NotImplementedError
 
@@ -134,12 +158,12 @@ class _Line:
         if told is not None:
             self.above.add_(told)
 
-    def put(self, x: Pixel, column: int) -> None:
-        self.line[:, column + 1] = x
+    def put(self, x: Pixel, place: Place) -> None:
+        put(self.line, 1, place + 1, x)
 
-    def look(self, column: int) -> Pixel:
-        taps = self.line[:, column : column + 2].flatten(1)
-        return torch.addmm(self.above[:, column // self.stride], taps, self.lower)
+    def look(self, place: Place) -> Pixel:
+        taps = span(self.line, 1, place, 2).flatten(1)
+        return torch.addmm(take(self.above, 1, place // self.stride), taps, self.lower)
 
 
 class _PairStep(_Layer):
@@ -169,14 +193,14 @@ class _PairStep(_Layer):
         second.open()
         return u
 
-    def look(self, ul: Pixel, row: int, column: int, kept: Pixel | None) -> Pixel:
+    def look(self, ul: Pixel, spot: _Spot, kept: Pixel | None) -> Pixel:
         first, second = self.lines
-        first.put(concat_elu(ul), column)
-        c = first.look(column)
+        first.put(concat_elu(ul), spot.place)
+        c = first.look(spot.place)
         if kept is not None:
             c = torch.addmm(c, concat_elu(kept), self.from_kept)
-        second.put(concat_elu(c), column)
-        return ul + F.glu(second.look(column), -1)
+        second.put(concat_elu(c), spot.place)
+        return ul + F.glu(second.look(spot.place), -1)
 
 
 class _HalveStep(_Layer):
@@ -199,9 +223,9 @@ class _HalveStep(_Layer):
         self.line.open()
         return F.linear(taps, self.lower, self.bias) + self.above
 
-    def look(self, ul: Pixel, row: int, column: int, kept: Pixel | None) -> Pixel:
-        self.line.put(ul, column)
-        return ul if row % 2 or column % 2 else self.line.look(column)
+    def look(self, ul: Pixel, spot: _Spot, kept: Pixel | None) -> Pixel:
+        self.line.put(ul, spot.place)
+        return ul if spot.row % 2 or spot.column % 2 else self.line.look(spot.place)
 
 
 class _DoubleStep(_Layer):
@@ -222,10 +246,12 @@ class _DoubleStep(_Layer):
         out = F.conv_transpose1d(self.u.mT, self.u_rows[row % 2], self.u_bias, stride=2)
         return out[..., 1:].mT
 
-    def look(self, ul: Pixel, row: int, column: int, kept: Pixel | None) -> Pixel:
-        if row % 2 == 0 and column % 2 == 0:
-            self.ul[:, column // 2] = ul
-        return F.linear(self.ul[:, column // 2], self.taps[row % 2, column % 2], self.bias)
+    def look(self, ul: Pixel, spot: _Spot, kept: Pixel | None) -> Pixel:
+        coarse = spot.place // 2
+        if not (spot.row % 2 or spot.column % 2):
+            put(self.ul, 1, coarse, ul)
+        taps = self.taps[spot.row % 2, spot.column % 2]
+        return F.linear(take(self.ul, 1, coarse), taps, self.bias)
 
 
 class _StemStep:
@@ -260,11 +286,13 @@ class _StemStep:
             self.told.add_(self.added[:, row])
         return u
 
-    def look(self, row: int, column: int) -> Pixel:
-        if not column:
-            return self.told[:, 0]
-        pixel = self.scaled(self.x[:, row, column - 1].clamp(min=0))
-        return self.told[:, column] + F.linear(pixel, self.left[0][1])
+    def look(self, row: Place, column: Place, *, left: bool) -> Pixel:
+        """What it says of one pixel; `left` if there is one to its left."""
+        told = take(self.told, 1, column)
+        if not left:
+            return told
+        pixel = take(take(self.x, 1, row), 1, column - 1)
+        return told + F.linear(self.scaled(pixel.clamp(min=0)), self.left[0][1])
 
 
 def _three(x: Float[Tensor, "b w i"]) -> Float[Tensor, "b w t"]:

@@ -22,12 +22,15 @@ from axial.models.line_attention import dense_dtype
 from axial.models.one_pass import OnePassModel
 from axial.models.protocol import Context, Label
 from axial.models.sequence_config import FullConfig, StridedConfig
+from axial.models.stepping import Place, Stepper, hidden_after, put, take
 
 FINAL_NORM_EPS = 1e-6
 WEIGHT_SCALE = 0.125
 """Variance of a weight at the start, times its inputs."""
 TABLE_STD = 0.01
 """Standard deviation of embeddings at the start."""
+STRETCHES = 16
+"""A recorded step looks at the keys of whole stretches of the sequence: so many graphs."""
 
 
 class SequenceAttention(nn.Module):
@@ -87,24 +90,33 @@ class SequenceAttention(nn.Module):
         weights = (self.to_keys.weight, self.to_values.weight)
         return [w.new_zeros(batch, self.heads, *room, len(w) // self.heads) for w in weights]
 
-    def advance(self, x: Float[Tensor, "b d"], cache: list[Tensor], i: int) -> Float[Tensor, "b d"]:
-        """The same at position i alone, given those before it in the cache."""
+    def advance(
+        self, x: Float[Tensor, "b d"], cache: list[Tensor], i: Place, reach: int
+    ) -> Float[Tensor, "b d"]:
+        """The same at position i alone, given those before it in the cache.
+
+        `reach` positions are looked at: i + 1, or more where what comes later is to be hidden.
+        """
         q, *new = self.project(x.unsqueeze(1))
-        line, place, stop = self._slot(i)
+        line, place, newest, stop = self._slot(i, reach)
+        spot = line * cache[0].shape[3] + place
         for kept, one in zip(cache, new, strict=True):
-            kept[:, :, line, place] = one[:, :, 0]
-        k, v = (kept[:, :, line, :stop] for kept in cache)
-        out = F.scaled_dot_product_attention(q, k, v)
+            put(kept.flatten(2, 3), 2, spot, one[:, :, 0])
+        k, v = (take(kept, 2, line)[:, :, :stop] for kept in cache)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden_after(newest, stop, q))
         return self.to_out(rearrange(out, "b h 1 e -> b (h e)"))
 
-    def _slot(self, i: int) -> tuple[int, int, int]:
-        """Where position i is kept, and how many of that line it sees."""
+    def _slot(self, i: Place, reach: int) -> tuple[Place, Place, Place, int]:
+        """Where position i is kept: in which line, and at which of its places.
+
+        Then the last place of the line that is filled, and at how many of them to look.
+        """
         if self.pattern == "full":
-            return 0, i, i + 1
+            return 0, i, i, reach
         stride = self.stride or 1
         if self.pattern == "strided":
-            return i % stride, i // stride, i // stride + 1
-        return 0, i % stride, min(i + 1, stride)
+            return i % stride, i // stride, i // stride, -(-reach // stride)
+        return 0, i % stride, i, min(reach, stride)
 
 
 class SequenceBlock(nn.Module):
@@ -124,9 +136,12 @@ class SequenceBlock(nn.Module):
         x = x + self.dropout(self.attention(self.attention_norm(x)))
         return self._mlp(x)
 
-    def advance(self, x: Float[Tensor, "b d"], cache: list[Tensor], i: int) -> Float[Tensor, "b d"]:
+    def advance(
+        self, x: Float[Tensor, "b d"], cache: list[Tensor], i: Place, reach: int
+    ) -> Float[Tensor, "b d"]:
         """The same at position i alone."""
-        return self._mlp(x + self.dropout(self.attention.advance(self.attention_norm(x), cache, i)))
+        attended = self.attention.advance(self.attention_norm(x), cache, i, reach)
+        return self._mlp(x + self.dropout(attended))
 
     def _mlp(self, x: Tensor) -> Tensor:
         return x + self.dropout(self.mlp_out(nonlinearity(self.mlp_in(self.mlp_norm(x)))))
@@ -220,17 +235,26 @@ class SequenceSteps:
         self.model, self.x, self.condition = model, x.view(len(x), -1), condition
         self.positions = model.positions().flatten(0, -2)
         layers: list[Any] = list(model.layers)
-        self.layers = [
-            (layer, layer.attention.cache(len(x), model.config.length)) for layer in layers
-        ]
+        self.length = model.config.length
+        self.layers = [(layer, layer.attention.cache(len(x), self.length)) for layer in layers]
+        self.call = Stepper(x.device, self.length)
+        whole = any(layer.attention.pattern == "full" for layer in layers)
+        self.stretch = -(-self.length // STRETCHES) if whole else self.length
 
     def logits(self, rank: int) -> Float[Tensor, "b v"]:
-        if rank:
-            h = self.model.embedding(self.x[:, rank - 1]) + self.positions[rank - 1]
-        else:
+        reach = rank + 1
+        if self.call.records:
+            reach = min(self.length, -(-reach // self.stretch) * self.stretch)
+        return self.call(self._at, rank, fixed=(reach,)) if rank else self._at(0, 1)
+
+    def _at(self, rank: Place, reach: int) -> Float[Tensor, "b v"]:
+        if isinstance(rank, int) and not rank:
             h = self.model.start.expand(len(self.x), -1)
+        else:
+            before = rank - 1
+            h = self.model.embedding(take(self.x, 1, before)) + take(self.positions, 0, before)
         if self.condition is not None:
-            h = h + self.condition[:, rank if self.condition.shape[1] > 1 else 0]
+            h = h + take(self.condition, 1, rank if self.condition.shape[1] > 1 else 0)
         for layer, cache in self.layers:
-            h = layer.advance(h, cache, rank)
+            h = layer.advance(h, cache, rank, reach)
         return self.model.to_logits(self.model.norm(h))
