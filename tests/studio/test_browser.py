@@ -128,10 +128,10 @@ def test_a_picture_is_enlarged_saved_and_handed_on(window, place):
 def test_cancel_stops_the_server_within_lines_and_whoever_waited_is_next(window, browser, site):
     page = window.open("draw", "slowest")
     page.get_by_label("Pictures").fill("64")  # many times longer than the rest of this test
-    window.press("Draw")
-    page.wait_for_selector("progress[value]")
     other = Window(browser, site)
     other.open("draw", "slowest").get_by_label("Temperature").fill("0.5")  # no part of that batch
+    window.press("Draw")
+    page.wait_for_selector("progress[value]")
     other.press("Draw")
     other.page.wait_for_selector("text=Waiting: 1 job before this one")
     page.keyboard.press("Escape")
