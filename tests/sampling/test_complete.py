@@ -124,7 +124,7 @@ def test_choosing_a_candidate_takes_noise_that_no_element_takes(monkeypatch):
         asked.extend(element.tolist())
         return gumbel(seed, image, element, values)
 
-    monkeypatch.setattr("axial.sampling.complete.gumbel", spy)
+    monkeypatch.setattr("axial.sampling.particle_filter.gumbel", spy)
     given = torch.full((2, *COLOUR.axes, 3), -1)
     given[:, 0] = 1
     complete(tiny_model(COLOUR), given, particles=3)

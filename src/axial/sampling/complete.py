@@ -1,12 +1,12 @@
-"""Completing what is partly known: what to keep, when that is exact, and a particle filter.
+"""Completing what is partly known: what to keep, when that is exact, what needs particles.
 
-b examples, *axes the data axes, c channels, k particles of each example.
+b examples, *axes the data axes, c channels.
 """
 
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float64, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from axial.errors import ConfigError
@@ -14,10 +14,9 @@ from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
 from axial.models.causal import order
 from axial.models.family_config import FamilyConfig
-from axial.models.likelihood import planes_at_once
-from axial.models.protocol import Model, evaluating
+from axial.models.protocol import Model
 from axial.sampling.draw import draw, for_all, initial
-from axial.sampling.noise import gumbel
+from axial.sampling.particle_filter import filtered
 from axial.validation import as_integer, as_temperature
 
 
@@ -65,11 +64,9 @@ def complete(
 ) -> Int[Tensor, "b *axes c"]:
     """Draw what is -1 in each of `given`, from the conditional where `draw` alone would not.
 
-    Each example is carried through the channels in `particles` versions: the missing part of a
-    channel is drawn in each, which is then weighted by the probability it gives the kept part of
-    the next channel, and resampled; at the end one is returned. That is the exact conditional as
-    particles grow. What is kept of a channel must be a prefix of it. `label` and `context` may be
-    one for all. `how` goes to `draw`.
+    Where a particle filter is needed, its result is the exact conditional as `particles` grow.
+    What is kept of a channel must then be a prefix of it. `label` and `context` may be one for
+    all. `how` goes to `draw`.
     """
     check_tensors(given=given)
     config = model.config
@@ -81,38 +78,10 @@ def complete(
     masks = known[:1] if (known == known[0]).all() else torch.unique(known, dim=0)
     if not needs_particle_filter(config, masks, particles, temperature):
         return draw(model, count, given=x, label=label, context=context, first=first, **how)
-    mask = masks[0]
     first = as_integer("first", first, at_least=0, below=(1 << 63) // particles - count)
-    device = next(model.parameters()).device
     conditions = for_all(label, count), for_all(context, count)
     model.check(x.clamp(min=0), *conditions)
-    x = x.to(device).repeat_interleave(particles, 0)
-    label, context = (
-        None if t is None else t.to(device).repeat_interleave(particles, 0) for t in conditions
-    )
-    how |= {"label": label, "context": context, "first": first * particles}
-    versions = first * particles + torch.arange(len(x), device=device)
-    for channel in range(config.channels):
-        kept = mask[..., channel] & ~always_given(config)[..., channel]
-        if channel and kept.any():
-            weights = _log_probability(model, x, label, context, channel, kept, temperature)
-            x = x[_resampled(weights.view(count, -1), seed, versions, x[0].numel() + channel)]
-        if (x[..., channel] < 0).any():
-            later = x.clone()
-            later[..., channel + 1 :].clamp_(min=0)
-            x[..., channel] = draw(model, len(x), given=later, **how)[..., channel]
-    return x[::particles]
-
-
-def _resampled(
-    weights: Float64[Tensor, "b k"], seed: int, versions: Int[Tensor, " bk"], element: int
-) -> Int[Tensor, " bk"]:
-    """Which particle each particle continues, drawn by the weights of those of its example."""
-    count, particles = weights.shape
-    noise = gumbel(seed, versions, torch.tensor([element], device=versions.device), particles)
-    chosen = (weights.unsqueeze(1) + noise.view(count, particles, particles)).argmax(-1)
-    start = particles * torch.arange(count, device=weights.device)
-    return (chosen + start.unsqueeze(1)).flatten()
+    return filtered(model, x, masks[0], particles, conditions, first=first, **how)
 
 
 def needs_particle_filter(
@@ -134,26 +103,3 @@ def needs_particle_filter(
             "channels that are predicted one after another"
         )
     return True
-
-
-def _log_probability(
-    model: Model,
-    x: Tensor,
-    label: Tensor | None,
-    context: Tensor | None,
-    channel: int,
-    kept: Tensor,
-    temperature: float,
-) -> Tensor:
-    """That of the kept part of a channel, given the channels before it."""
-    found = []
-    at_once = planes_at_once(model.config, x.device, steady=True)
-    for rows in torch.split(torch.arange(len(x), device=x.device), at_once):
-        part, number = x[rows], torch.full((len(rows),), channel, device=x.device)
-        with evaluating(model):
-            conditions = (None if t is None else t[rows] for t in (label, context))
-            logits = model.channel_logits(part.clamp(min=0), number, *conditions)
-        scores = (logits.double() / temperature).log_softmax(-1)
-        chosen = scores.gather(-1, part[..., channel].clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        found.append(chosen[:, kept.to(x.device)].sum(-1))
-    return torch.cat(found)

@@ -3,6 +3,7 @@
 The encoder runs once per channel. Outer level k runs once per finished step of axis k: its masked
 axis is in a KV cache, its faster axes are computed for the finished slab. The inner level runs
 once per element, its line in a KV cache. So a drawing costs the arithmetic of scoring it once.
+To choose each value yourself, see the example in docs/python.md.
 
 b batch, *plane the grid of the decoder, d width, v values, l length of a line. A slab is one step
 of axis k: the slower axes are fixed, the faster ones are all there.

@@ -1,5 +1,7 @@
 """The KV caches of a decoder, and which arithmetic advances each of its levels.
 
+Of an outer level they are `KVCache`s of models/attention.py, of the inner one an `InnerKVCache`.
+
 b batch, *plane the grid of the decoder, d width.
 """
 
