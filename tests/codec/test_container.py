@@ -113,6 +113,8 @@ def test_what_no_reader_takes_is_not_written():
         ({"entries": [Entry(name="a", grid=(3, 4), palette=b"x")]}, "12 bytes are wanted"),
         ({"values": 257, "entries": [Entry(name="a", grid=(3, 4), palette=b"x" * 771)]}, "of 257"),
         ({"channels": 2**60, "entries": [Entry(name="a", grid=(3, 4), palette=b"x")]}, "wanted"),
+        ({"values": 1, "entries": [Entry(name="a", grid=(3, 4), palette=b"x")]}, "palette of 1 v"),
+        ({"values": 0, "entries": [Entry(name="a", grid=(3, 4), palette=b"x")]}, "palette of 0 v"),
         ({"entries": [Entry(name=n, grid=(3, 4)) for n in ("a", "a/b")]}, "no folder"),
         *(
             ({"entries": [Entry(name=name, grid=(3, 4))]}, "no path inside")

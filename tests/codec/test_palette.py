@@ -16,6 +16,7 @@ from axial.codec import grid
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
 from axial.codec.palette import choose_palette, in_nats, palette_bytes
+from axial.models.likelihood import slices_of_logits
 
 COLOUR = config((8, 8), channels=2, values=16)
 
@@ -25,6 +26,15 @@ def sharp(found=COLOUR):
     model = tiny_model(found)
     with torch.no_grad():
         model.to_logits.weight *= 2
+    return model
+
+
+def indifferent(values):
+    """A model that expects all values alike."""
+    model = tiny_model(config((8, 8), values=values))
+    with torch.no_grad():
+        model.to_logits.weight.zero_()
+        model.to_logits.bias.zero_()
     return model
 
 
@@ -54,7 +64,7 @@ def forced(monkeypatch):
     """Every picture has a palette; returns them."""
     made = []
 
-    def choose(model, x, label=None, *, one_plane=False):
+    def choose(model, x, label=None):
         made.append(random_palette(x, model.config.values, seed=len(made)))
         return made[-1]
 
@@ -192,10 +202,92 @@ def test_what_the_model_drew_needs_no_palette():
     assert choose_palette(model, drawn(model, 64).numpy()) is None
 
 
-def test_nor_where_chance_makes_some_values_frequent_in_the_tiles_looked_at():
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nor_where_chance_makes_some_values_frequent_in_the_tiles_looked_at(seed):
     """Fitted and tried on the same tiles, biases would seem to pay."""
+    x = np.random.default_rng(seed).integers(256, size=(8, 12800, 1))
+    assert choose_palette(indifferent(256), x) is None
+
+
+def test_nor_for_what_lies_outside_of_the_picture():
+    """Tiles that hang over repeat its last row, which surprises the model."""
     model = sharp(config((8, 8), values=16))
-    assert choose_palette(model, drawn(model, 40).numpy()) is None
+    assert choose_palette(model, drawn(model, 128).numpy()[:1]) is None
+
+
+def test_a_picture_is_looked_at_as_its_class():
+    found = config((8, 8), values=16, classes=2)
+    model = sharp(found)
+    with torch.no_grad():
+        model.label_embedding.weight[0] = 0
+        model.label_embedding.weight[1] *= 20
+    x = torch.cat(list(draw(model, 64, seed=3, label=torch.ones(64, dtype=torch.long))), dim=1)
+    assert choose_palette(model, x.numpy(), 1) is None
+    assert choose_palette(model, x.numpy(), 0) is not None
+
+
+def test_a_channel_has_the_biases_of_its_own_values():
+    model = sharp()
+    x = drawn(model, 512).numpy()
+    random = np.random.default_rng(0)
+    second = x[..., 1]
+    x[..., 1] = np.where(
+        (second % 2 == 1) & (random.random(second.shape) < 0.8), second - 1, second
+    )
+    first, second = choose_palette(model, x)
+    assert not first.any()
+    assert (second[::2] > 0).sum() >= 6 and (second[1::2] < 0).sum() >= 6
+
+
+def test_biases_are_as_large_as_a_byte_holds():
+    """The model expects one value, and another one is nearly everywhere."""
+    model = indifferent(16)
+    with torch.no_grad():
+        model.to_logits.bias[5] = 14
+    x = torch.full((8, 6400, 1), 3)
+    x[:, :16, 0] = torch.arange(16)
+    (palette,) = choose_palette(model, x.numpy())
+    assert palette[3] == 127 and palette[5] < 0 and (palette != grid.ABSENT).all()
+    assert torch.equal(decompress(model, compress(model, x)), x)
+
+
+def test_no_logit_and_bias_give_the_point_of_a_value_that_is_absent():
+    lowest = torch.tensor([-grid.LARGEST * grid.GRID])
+    (absent,) = grid.biased(lowest, torch.tensor([grid.ABSENT], dtype=torch.int8))
+    assert absent < grid.biased(lowest, torch.tensor([-127], dtype=torch.int8))
+
+
+@pytest.mark.parametrize(
+    "found, size, looked_at",
+    [
+        (config((8, 8), values=16), (8, 8 * 80), 10),
+        (config((8, 8), values=16), (8, 8 * 8), 1),
+        (config((32, 32), channels=3, values=16), (32 * 20, 32 * 20), 32),
+    ],
+)
+def test_an_eighth_of_the_tiles_is_looked_at_and_32_of_a_large_picture(
+    found, size, looked_at, monkeypatch
+):
+    seen = []
+
+    def spy(model, x, label):
+        seen.append(len(x))
+        return slices_of_logits(model, x, label)
+
+    monkeypatch.setattr("axial.codec.palette.slices_of_logits", spy)
+    x = np.arange(math.prod(size) * found.channels).reshape(*size, found.channels) % 16
+    choose_palette(tiny_model(found), x)
+    assert seen == [looked_at]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64, np.uint64])
+def test_values_are_counted_block_by_block_whatever_their_type(dtype, monkeypatch):
+    monkeypatch.setattr("axial.codec.palette._BLOCK", 7)
+    model = sharp()
+    x = drawn(model, 64).numpy() % 2 * 13
+    x.reshape(-1, 2)[6, 1] = 5  # the last of its block
+    palette = choose_palette(model, x.astype(dtype))
+    assert set(np.flatnonzero(palette[1] != grid.ABSENT).tolist()) == {0, 5, 13}
 
 
 def edited(x, table):

@@ -88,6 +88,13 @@ def test_every_part_that_passes_through_the_model_has_one_shape(packed_for):
     assert np.array_equal(some.bits, all_of_them.bits[8:19])
 
 
+@pytest.mark.parametrize("at_once, batch", [(1, 1), (8, 8), (9, 8), (12, 12), (22, 12), (30, 23)])
+def test_batches_are_as_few_as_memory_allows_and_alike(at_once, batch, packed_for, monkeypatch):
+    found = VARIANTS["2d"]
+    monkeypatch.setattr(axial.evaluation.scoring, "planes_at_once", lambda *_: at_once)
+    assert evaluate(tiny_model(found), packed_for(found)).batch == batch
+
+
 def test_a_subset_is_scored_in_its_own_order(packed_for):
     found = VARIANTS["2d"]
     model, packed = tiny_model(found), packed_for(found)

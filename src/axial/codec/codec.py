@@ -1,7 +1,6 @@
 """A model as a codec: examples in, a file out, and back; in bounded memory."""
 
 import copy
-import functools
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from axial.codec.container import (
 from axial.codec.device_reader import DeviceReader, suits
 from axial.codec.group_reader import GroupReader, RunReader
 from axial.codec.groups import Part, grouped, widest
-from axial.codec.palette import Palette, choose_palette
+from axial.codec.palette import choose_palette
 from axial.codec.tiles import extent
 from axial.data.packed import Array, dtype_for
 from axial.errors import StreamError
@@ -137,15 +136,17 @@ class Codec:
     def _parts(
         self, contents: Contents, entries: Iterable[tuple[Entry, Iterable[Example]]]
     ) -> Iterator[Part]:
-        palettes = 0
+        palettes, fits = 0, self.config.values <= PALETTE_VALUES
+        quick: Model | None = None  # in float32: no stream depends on its bits
         for entry, examples in entries:
             contents.entries.append(entry)
             tiling = contents.tiling(entry)
             planes = self.config.channels if entry.one_plane else 1
             palette = None
             for x, label in examples:
-                if entry.count == 1 and palettes < _PALETTES:
-                    palette = self._palette(entry, x, label)
+                if entry.count == 1 and palettes < _PALETTES and fits:
+                    quick = quick or copy.deepcopy(self.model).float()
+                    palette = choose_palette(quick, x, label)
                 if palette is not None:
                     contents.entries[-1] = replace(entry, palette=palette.tobytes())
                     palettes += palette.size
@@ -153,16 +154,6 @@ class Codec:
                     region = tiling.region(entry.grid, i)
                     own = x[region.box].repeat(planes, -1)
                     yield Part(region, own, entry.one_plane, label, palette)
-
-    def _palette(self, entry: Entry, x: Array, label: int | None) -> Palette | None:
-        if self.config.values > PALETTE_VALUES:
-            return None
-        return choose_palette(self.quick_model, x, label, one_plane=entry.one_plane)
-
-    @functools.cached_property
-    def quick_model(self) -> Model:
-        """The model in float32, by which palettes are chosen: no stream depends on its bits."""
-        return copy.deepcopy(self.model).float()
 
     def read(
         self,

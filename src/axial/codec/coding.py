@@ -113,9 +113,11 @@ def encode(
     rank = torch.from_numpy(config.order()).argsort()
     x = torch.from_numpy(np.stack(tiles.x))
     label = torch.tensor([part.label for part in tiles.parts]) if config.classes else None
-    palettes = palettes_of(tiles.parts, config.channels, config.values)
+    device = next(model.parameters()).device
+    found_palettes = palettes_of(tiles.parts, config.channels, config.values)
+    palettes = None if found_palettes is None else torch.from_numpy(found_palettes).to(device)
     model.check(x, label)
-    at_once = max(1, planes_at_once(config, next(model.parameters()).device) // 2)
+    at_once = max(1, planes_at_once(config, device) // 2)
     for rows, number, part, logits in slices_of_logits(model, x, label, at_once=at_once):
         number = number.to(part.device)
         ranks = model.slice_of(rank.view(x.shape[1:]).to(part.device).expand_as(part), number)
@@ -127,8 +129,8 @@ def encode(
         found = grid.to_grid(logits)
         points = found.points
         if palettes is not None:
-            bias = palettes[tile, config.order()[step] % config.channels]
-            points = grid.biased(points, torch.from_numpy(bias).to(points.device))
+            channel = torch.from_numpy(config.order()[step] % config.channels).to(device)
+            points = grid.biased(points, palettes[rows.to(device).unsqueeze(1), channel])
         share = grid.bounds(points)
         begin = share.gather(-1, value.unsqueeze(-1)).squeeze(-1).cpu().numpy()
         end = share.gather(-1, value.unsqueeze(-1) + 1).squeeze(-1).cpu().numpy()

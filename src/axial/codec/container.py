@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
+import numpy as np
+
 from axial.codec.coding import most_lanes
 from axial.codec.grid import ABSENT
 from axial.codec.numbers import Cursor, text, varint
@@ -270,11 +272,10 @@ def _parse(cursor: Cursor, room: int) -> Contents:
 
 
 def _palette(cursor: Cursor, channels: int, values: int) -> bytes:
-    if not 1 <= values <= PALETTE_VALUES:
+    if not 2 <= values <= PALETTE_VALUES:
         raise StreamError(f"a palette of {values:,} values")
     data = cursor.take(channels * values)
-    rows = (data[i : i + values] for i in range(0, len(data), values))
-    if any(row == bytes([ABSENT % 256]) * values for row in rows):
+    if (np.frombuffer(data, np.int8).reshape(-1, values) == ABSENT).all(1).any():
         raise StreamError("a palette of which no value occurs")
     return data
 

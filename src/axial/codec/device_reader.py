@@ -120,6 +120,7 @@ class DeviceReader:
         self.rank = reader.rank
         self.notes: Int8[Tensor, "l b v"] | None = None
         self.palettes = None if reader.palettes is None else reader.palettes.to(device)
+        self.no_biases: Int8[Tensor, "l b v"] | None = None
 
     def line_inputs(self, numbers: Int[Tensor, " l"]) -> LineInputs:
         """For the line of these elements."""
@@ -145,7 +146,9 @@ class DeviceReader:
     def _biases_of(self, numbers: Int[Tensor, " l"]) -> Int8[Tensor, "l b v"]:
         if self.palettes is None:
             shape = len(numbers), len(self.x), self.reader.config.values
-            return torch.zeros(shape, dtype=torch.int8, device=self.x.device)
+            if self.no_biases is None or self.no_biases.shape != shape:
+                self.no_biases = torch.zeros(shape, dtype=torch.int8, device=self.x.device)
+            return self.no_biases
         return self.palettes[:, numbers % self.channels].movedim(1, 0).contiguous()
 
     def _notes_of(self, numbers: Int[Tensor, " l"]) -> Int8[Tensor, "l b v"]:

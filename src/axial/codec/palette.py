@@ -40,6 +40,8 @@ _ROUNDS = 3
 _DOUBT = 20
 """As many elements as expected and as found are added to both counts of a value."""
 _LARGEST_BIAS = 127
+_BLOCK = 1 << 20
+"""Pixels whose values are counted at a time."""
 
 
 class _Sample(NamedTuple):
@@ -88,21 +90,17 @@ def palette_bytes(palette: Palette) -> int:
     return len(zlib.compress(palette.tobytes(), 9))
 
 
-def choose_palette(
-    model: Model, x: Array, label: int | None = None, *, one_plane: bool = False
-) -> Palette | None:
+def choose_palette(model: Model, x: Array, label: int | None = None) -> Palette | None:
     """The palette (c, v) with which a picture (*grid, c) takes the fewest bytes; None for none.
 
-    It may have biases, or say only which values occur. With `one_plane` x has one channel, and all
-    of the model's are equal to it.
+    It may have biases, or say only which values occur. Where x has one channel and the model
+    several, all of the model's are equal to it.
     """
-    config, channels = model.config, x.shape[-1]
-    counts = [np.bincount(x[..., c].reshape(-1), minlength=config.values) for c in range(channels)]
-    absent = torch.from_numpy(np.stack(counts) == 0)
+    absent = torch.from_numpy(_counts(x, model.config.values) == 0)
     small = x.size < _LEAST_ELEMENTS * absent.numel()
     if small and absent.double().mean() < _MOST_ABSENT:
         return None
-    samples, share = _look(model, x, label, one_plane=one_plane)
+    samples, share = _look(model, x, label)
     none = torch.zeros_like(absent, dtype=torch.long)
     only = torch.where(absent, ABSENT, none)
     fitted = torch.stack([s.fit(a) for s, a in zip(samples, absent, strict=True)])
@@ -117,7 +115,17 @@ def choose_palette(
         ),
     }
     best = min(needed, key=lambda data: needed[data] / share + 8 * len(zlib.compress(data, 9)))
-    return np.frombuffer(bytearray(best), np.int8).reshape(channels, -1) if best else None
+    return np.frombuffer(bytearray(best), np.int8).reshape(len(absent), -1) if best else None
+
+
+def _counts(x: Array, values: int) -> NDArray[np.int64]:
+    """How often each value of each channel occurs (c, v), a block of the picture at a time."""
+    flat = x.reshape(-1, x.shape[-1])
+    found = np.zeros((x.shape[-1], values), np.int64)
+    for start in range(0, len(flat), _BLOCK):
+        for row, channel in zip(found, flat[start : start + _BLOCK].T, strict=True):
+            row += np.bincount(channel.astype(np.int64), minlength=values)
+    return found
 
 
 def _needed(samples: list[_Sample], bias: Tensor) -> float:
@@ -130,9 +138,7 @@ def _bytes(bias: Tensor) -> bytes:
     return bias.to(torch.int8).numpy().tobytes()
 
 
-def _look(
-    model: Model, x: Array, label: int | None, *, one_plane: bool
-) -> tuple[list[_Sample], float]:
+def _look(model: Model, x: Array, label: int | None) -> tuple[list[_Sample], float]:
     """What the model expects of some tiles, by channel; and what share of the picture they are."""
     config, grid = model.config, x.shape[:-1]
     tiling = Tiling(axes=config.axes)
@@ -142,7 +148,7 @@ def _look(
     slots, tiles = [], []
     for i in chosen:
         region = tiling.region(grid, int(i))
-        whole = Part(region, x[region.box].repeat(config.channels // x.shape[-1], -1), one_plane)
+        whole = Part(region, x[region.box].repeat(config.channels // x.shape[-1], -1))
         ((slot,),) = runs(config, [whole], 1)
         slots.append(slot)
         tiles.append(slot.plan.fill(tile_of(whole, slot.tile, config.axes).reshape(-1)))

@@ -1,8 +1,8 @@
 """A model on a data set: every element of every example, nothing dropped, in bits.
 
-The figures of an example depend on neither its place in a batch nor the number of ranks: all
-batches have one shape, the last being filled up. What is reported are sums over examples in
-the order of the file.
+Beyond rounding, the figures of an example depend on neither its place in a batch nor the number of
+ranks. All batches have one shape, the last being filled up. What is reported are sums over examples
+in the order of the file.
 """
 
 import copy

@@ -68,7 +68,7 @@ class CompressTask(Alone):
             entries.append((entry, [Example(x, self.label)]))
         file, total = io.BytesIO(), sum(contents.tiles_of(entry) for entry, _ in entries)
         try:
-            with _interruptible([codec.model, codec.quick_model], pause):
+            with _interruptible(codec.model, pause):
                 codec.write(file, contents, entries, progress=_telling(job, total, pause))
         except _CancelledError:
             return
@@ -114,7 +114,7 @@ class DecompressTask(Alone):
             if not job.start({"lines": 0, "batch": len(contents.entries)}):
                 return
             total = sum(contents.tiles_of(entry) for entry in contents.entries)
-            with _interruptible([codec.model], pause):
+            with _interruptible(codec.model, pause):
                 telling = _telling(job, total, pause)
                 for entry, example in codec.read(file, contents, progress=telling):
                     pictures.append(example.x.astype(dtype))
@@ -137,18 +137,20 @@ class DecompressTask(Alone):
 
 
 @contextmanager
-def _interruptible(models: Sequence[Model], pause: Pause) -> Iterator[None]:
-    """Stop between two passes of a model where nobody waits; it codes many tiles at once."""
+def _interruptible(model: Model, pause: Pause) -> Iterator[None]:
+    """Stop between two passes of a model where nobody waits; it codes many tiles at once.
+
+    So do copies that are made of it meanwhile.
+    """
 
     def stop(*_: Any) -> None:
         if not pause():
             raise _CancelledError
 
     with ExitStack() as hooks:
-        for model in models:
-            layer = getattr(model, "positions", None)  # called once in every pass, or plane
-            if isinstance(layer, nn.Module):
-                hooks.callback(layer.register_forward_pre_hook(stop).remove)
+        layer = getattr(model, "positions", None)  # called once in every pass, or plane
+        if isinstance(layer, nn.Module):
+            hooks.callback(layer.register_forward_pre_hook(stop).remove)
         yield
 
 
