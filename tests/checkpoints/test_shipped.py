@@ -91,6 +91,8 @@ def test_a_preset_of_the_same_name_says_where_the_trained_one_is(toy, capsys):
     main(["info", "digits"])
     out = capsys.readouterr().out
     assert str(shipped.MODELS / "digits" / "README.md") in out
+    preset, _, trained = out.partition("trained     ")
+    assert "data        8 x 8" in preset and "data        3 x 4, 2 channels" in trained
     assert f"fingerprint {axial.fingerprint(axial.load('digits'))}" in out
     axial.save(toy, "digits")
     main(["info", "digits"])

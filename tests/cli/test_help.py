@@ -96,7 +96,7 @@ def completed(script, cwd, *words):
     ask += "printf '%s\\n' \"${COMPREPLY[@]}\""
     shown = subprocess.run(["bash", "-c", ask], cwd=cwd, capture_output=True, text=True, check=True)
     assert shown.stderr == ""
-    return set(shown.stdout.split())
+    return set(shown.stdout.splitlines())
 
 
 def test_a_shell_completes_commands_flags_choices_names_and_files(script, tmp_path):
@@ -109,6 +109,13 @@ def test_a_shell_completes_commands_flags_choices_names_and_files(script, tmp_pa
     assert completed(script, tmp_path, "sample", "c") == {"cifar10"}
     assert completed(script, tmp_path, "evaluate", "cifar10", "--data", "sa") == {"sales.npy"}
     assert "--label" in completed(script, tmp_path, "sample", "cifar10", "--")
+    every = completed(script, tmp_path, "studio", "--")
+    assert "--help" in every and all(flag.strip("-") for flag in every)
+
+
+def test_a_name_with_spaces_is_one_name(script, tmp_path):
+    (tmp_path / "my cats.npy").touch()
+    assert completed(script, tmp_path, "evaluate", "cifar10", "--data", "my") == {"my cats.npy"}
 
 
 def test_the_scripts_of_other_shells_are_theirs(script):

@@ -275,3 +275,16 @@ print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split()[-2:] == [expected, "False"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["compress cifar10 x.png --out x.axl", "data x --out x.npy", "info x"],
+)
+def test_what_is_one_process_is_not_started_by_torchrun(command, capsys, monkeypatch):
+    """Every rank would do all of the work, and write one file."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = fails(capsys, *command.split())
+    assert said.endswith(
+        f"`axial {command.split()[0]}` runs as one process: start it without torchrun"
+    )

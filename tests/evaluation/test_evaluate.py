@@ -18,7 +18,7 @@ from PIL import Image
 
 import axial
 from axial import bits, element_bits, evaluate, save
-from axial.checkpoints.run_folder import write_run
+from axial.checkpoints.run_folder import Run, write_run
 from axial.cli.main import main
 from axial.data.packed import hash_integers
 from axial.data.packed_writer import PackedWriter
@@ -79,6 +79,22 @@ def test_the_command_scores_what_the_run_was_trained_on(run, digits, tmp_path, c
     np.testing.assert_allclose(np.load(each), exact, rtol=1e-5)
     assert drawn.stat().st_size > 500
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_scoring_what_a_run_was_trained_on_is_warned_of(alone, digits, capsys):
+    run = alone
+    data = run / Run(run).about["data"]["file"]
+    main(["evaluate", str(run), "--data", str(data), "--first", "2", "--no-compare"])
+    assert f"warning: {run} was trained on this data" in capsys.readouterr().err
+    main(["evaluate", str(run), "--data", str(digits.path), "--first", "2", "--no-compare"])
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_classes_called_by_their_numbers_are_refused_by_number(run, digits, capsys):
+    command = ["evaluate", str(run), "--data", str(digits.path), "--label"]
+    line = f"axial: {run}: --label is '{{}}', and there is no such class; use 0 to 9, or all"
+    for wanted in ("12", "cat"):
+        assert fails(capsys, *command, wanted) == line.format(wanted)
 
 
 def test_raw_weights_are_named_in_the_line_and_in_the_result(alone, tmp_path, capsys):

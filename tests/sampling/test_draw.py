@@ -326,7 +326,7 @@ BLANK = torch.full((1, 2, 2, 2), -1)
         (FREE, {"first": torch.tensor([0, -1])}, "first holds -1"),
         (FREE, {"seed": torch.zeros(2, dtype=torch.long)}, "seed has shape (2,): give one"),
         (FREE, {"first": 1 << 63}, "first is 9223372036854775808: use whole numbers below"),
-        (FREE, {"given": BLANK.to(torch.uint64)}, "given holds 18446744073709551615"),
+        (FREE, {"given": BLANK.to(torch.uint64)}, "given is torch.uint64, which has no -1"),
         (FREE, {"temperature": -0.5}, "temperature is -0.5: use 0 (argmax) or a positive number"),
         (FREE, {"temperature": float("nan")}, "temperature is nan"),
         (FREE, {"noise": torch.full((3, 2, 2, 2, 3), torch.nan)}, "noise holds what is no number"),

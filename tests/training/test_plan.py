@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from small_runs import ALONE, COMMON, losses, plan, step_of
 import axial
 from axial.checkpoints.run_folder import Run
 from axial.cli.main import main
+from axial.presets import PRESETS
 from axial.training.loop import train
-from axial.training.start import create
+from axial.training.start import create, open_run
 from axial.training.trainer import Trainer
 
 
@@ -27,7 +29,7 @@ def test_more_steps_lengthen_a_run_and_the_rest_is_as_if_it_had_been_planned(tmp
     capsys.readouterr()
     main(["train", "--resume", str(grown), "--steps", "20"])
     said = capsys.readouterr()
-    assert "20 steps of 8 examples" in said.err and "set anew at step 10" in said.err
+    assert "20 steps of 8 examples" in said.err and "lengthened at step 10" in said.err
     assert ", 20 steps" in said.out
     assert losses(whole) == losses(grown)
     (_, one), (_, other) = (Run(folder).newest() for folder in (whole, grown))
@@ -55,6 +57,16 @@ def test_minutes_are_lengthened_by_minutes(tmp_path):
     assert step_of(folder) > before
 
 
+def test_a_run_that_holds_nothing_out_says_how(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 5, (19, 3, 3), np.uint8))
+    few = replace(plan(), name="small", preset=PRESETS["small"], data=str(tmp_path / "x.npy"))
+    open_run(few, tmp_path / "run", ALONE)
+    line = (
+        "19 examples: 19 to train on, 0 held out, so nothing is scored: --validation N holds some"
+    )
+    assert line in capsys.readouterr().err
+
+
 def test_epochs_are_passes_over_what_is_trained_on(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", rng.integers(0, 5, (50, 3, 3), np.uint8))
@@ -62,7 +74,7 @@ def test_epochs_are_passes_over_what_is_trained_on(tmp_path, capsys):
     common += ["--validation", "10", "--width", "8", "--heads", "1"]
     main(["train", "small", "--out", str(tmp_path / "a"), *common, "--epochs", "1.5"])
     said = capsys.readouterr()
-    assert "50 examples: 40 to train on, 10 held out" in said.err
+    assert "50 examples: 40 to train on, 10 held out\n" in said.err
     assert "8 steps of 8 examples: 1.6 passes" in said.err and ", 8 steps" in said.out
     main(["train", "--resume", str(tmp_path / "a"), "--epochs", "2"])
     assert ", 10 steps" in capsys.readouterr().out

@@ -160,7 +160,7 @@ def test_a_resume_with_other_settings_or_other_data_is_refused(tmp_path, alone):
         "was started with init None, not": ["--init", tmp_path],
         "was started with stack_frames False, not True": ["--stack-frames"],
         "was started with split None, not test": ["--split", "test"],
-        "was started with steps 60, and may get more, but not fewer": ["--steps", 50],
+        "ends at steps 60, and may get more, but not fewer": ["--steps", 50],
         "ends after 60 steps; lengthen it by --steps": ["--max-minutes", 1],
         "was started with width 16, not 32": ["--width", 32],
         "was started with decoder_layers [2, 1], not [2, 2]": ["--decoder-layers", 2, 2],

@@ -30,7 +30,7 @@ from axial.checkpoints.tensors import (
 from axial.errors import CheckpointError, ConfigError
 from axial.models.families import model_from_weights, model_of_shapes, read_config
 from axial.models.family_config import FamilyConfig
-from axial.models.protocol import Model, plain_name
+from axial.models.protocol import Model, check_model, plain_name
 from axial.shape import ClassNames
 from axial.system.files import commit, complete, pending, remove_dead, replacing, scratch_folder
 from axial.system.ranks import usable
@@ -47,6 +47,7 @@ def save(model: Model, folder: Path | str) -> None:
     A new folder appears in one step. In an existing one, exchanging the weights is that step;
     should the process die right after it, `load` finds the new configuration beside them.
     """
+    check_model(model)
     folder = Path(folder)
     if not is_utf8(folder):
         raise CheckpointError(f"{folder}: is no name in UTF-8; choose another")
@@ -116,6 +117,8 @@ def load(
     of a model that comes with the package: kept in bfloat16, and computed with in float32. A
     string `hub:user/name`, or `hub:user/name@revision`, is a model on the Hugging Face Hub.
     """
+    if not isinstance(folder, str | Path):
+        raise CheckpointError(f"folder is a {type(folder).__name__}: give a path or a name")
     device = usable(device)
     check_choice("weights", weights, get_args(Weights))
     if (own := shipped_folder(folder)) is not None and weights == "ema":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from axial.checkpoints.run_folder import Run
+from axial.checkpoints.trained_on import are_numbers
 from axial.errors import AxialError
 from axial.models.families import read_config
 
@@ -100,6 +101,7 @@ class RunSummary:
         if names := about["data"].get("names"):
             number = about["model"].get("classes", 0)
             words = ", ".join(f"{i} {name}" for i, name in enumerate(names))
+            words = f"0 to {len(names) - 1}" if are_numbers(names) else words
             lines["classes"] = words if number else f"{words}; the model is not told which"
         return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 

@@ -33,6 +33,11 @@ def check_unseen(packed: Packed, checkpoint: Path | str) -> None:
         raise DataError(f"{title}: is what {checkpoint} was trained on; give --data")
 
 
+def is_trained_on(packed: Packed, checkpoint: Path | str) -> bool:
+    """Whether these are the very elements that a run was trained on, whatever they are called."""
+    return bool(_data_of(checkpoint).get("sha256") == packed.description.sha256)
+
+
 def other_version(packed: Packed, checkpoint: Path | str) -> str | None:
     """The version of ImageNet32 or ImageNet64 that a run was trained on, if not that of the data.
 
@@ -76,12 +81,17 @@ def _class_number(
         number = -1
     if 0 <= number < classes:
         return number
-    near = difflib.get_close_matches(str(wanted), names, n=1)
-    known = f"{listed(names)}, or " if names else ""
+    near = difflib.get_close_matches(str(wanted), names, n=1) if number < 0 else []
+    known = f"{listed(names)}, or " if names and not are_numbers(names) else ""
     hint = f"did you mean {near[0]}?" if near else f"use {known}0 to {classes - 1}, or all"
     raise ConfigError(
         f"{checkpoint}: --label is {shown(wanted)}, and there is no such class; {hint}"
     )
+
+
+def are_numbers(names: Sequence[str]) -> bool:
+    """Whether classes are called by their numbers, so that names say nothing more."""
+    return list(names) == [str(number) for number in range(len(names))]
 
 
 def class_title(names: ClassNames, number: int) -> str:

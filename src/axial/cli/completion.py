@@ -25,7 +25,7 @@ _axial() {{
             esac
             case "$cur" in -*) ;; *) words=$(printf '%s\\n' $words | grep -v '^-') ;; esac
             COMPREPLY=($(compgen -W "$words" -- "$cur"))
-            case "$cur" in -*) ;; *) COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
+            case "$cur" in -*) ;; *) local IFS=$'\n'; COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
             return ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
@@ -95,7 +95,7 @@ def _flags() -> dict[str, dict[str, list[str]]]:
     """The flags of each command, and what each may be where there are but few words for it."""
     found: dict[str, dict[str, list[str]]] = {}
     for name in _commands():
-        shown = re.findall(r"(--[a-z0-9-]+)(?: \{([\w,.-]+)\})?", help_of(name))
+        shown = re.findall(r"(--[a-z][a-z0-9-]*)(?: \{([\w,.-]+)\})?", help_of(name))
         flags: dict[str, list[str]] = {}
         for flag, words in shown:
             flags[flag] = flags.get(flag) or (words.split(",") if words else [])

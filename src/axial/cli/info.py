@@ -55,9 +55,10 @@ def info(
     elif what in PRESETS:
         config = PRESETS[what]().model
         own = {name: getattr(config, name) for name in shape}
-        print(describe(PRESETS[what](DataShape(**(own | asked))).model))
+        preset = describe(PRESETS[what](DataShape(**(own | asked))).model)
+        print(preset)
         if not asked:
-            _tell_trained(what)
+            _tell_trained(what, preset)
     elif asked:
         raise ConfigError(f"{what}: is no preset; --{next(iter(asked))} fits presets only")
     elif what.endswith(".npy"):
@@ -116,11 +117,14 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _tell_trained(name: str) -> None:
-    """Say which trained model goes by this name, if any does."""
+def _tell_trained(name: str, preset: str) -> None:
+    """Describe the trained model of this name, if there is one and it is not as the preset."""
     if (folder := shipped_folder(name)) is not None:
+        sizes, weights = _loaded(name)
         print(f"\ntrained     comes with axial, as {name}: see {folder / 'README.md'}")
-        print(_loaded(name)[1])
+        if sizes != preset:
+            print(f"{sizes}\n")
+        print(weights)
     elif name in shipped_names():
         print(f"\ntrained     here, in ./{name}, which goes before the one that comes with axial")
 
@@ -129,6 +133,7 @@ def _loaded(folder: str) -> tuple[str, str]:
     """What a model is, and its weights as they are computed with."""
     from axial.checkpoints.model_folder import config_of, fingerprint, is_model, load
     from axial.checkpoints.run_folder import Run
+    from axial.checkpoints.trained_on import are_numbers
     from axial.codec.codec import model_id
 
     if _is_run(folder) and not is_model(Path(folder)) and not Run(folder).checkpoints():
@@ -136,7 +141,8 @@ def _loaded(folder: str) -> tuple[str, str]:
     model = load(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     weights = f"weights     {dtype}, fingerprint {fingerprint(model)}"
-    if model.class_names is not None and not _is_run(folder):  # which has told them
-        words = ", ".join(f"{number} {name}" for number, name in enumerate(model.class_names))
+    names = model.class_names or ()
+    if not are_numbers(names) and not _is_run(folder):  # which has told them
+        words = ", ".join(f"{number} {name}" for number, name in enumerate(names))
         weights = f"classes     {printable(words)}\n{weights}"
     return describe(model.config), f"{weights}\nin .axl     id {model_id(model).hex()}"

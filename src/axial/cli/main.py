@@ -30,10 +30,12 @@ from axial.cli.push import push
 from axial.cli.sample import sample
 from axial.cli.studio import studio
 from axial.cli.train import TrainFlags, train
-from axial.errors import AxialError, is_out_of_memory
+from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.system.terminal import printable
 from axial.validation import unknown_name
 
+_ON_RANKS = ("complete", "evaluate", "sample", "train")
+"""Commands whose work several ranks share."""
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -100,6 +102,8 @@ def _dispatch(args: Sequence[str] | None) -> None:
         sys.exit(2)
     else:
         command = COMMANDS[name]
+        if name not in _ON_RANKS and os.environ.get("WORLD_SIZE", "1") != "1":
+            raise ConfigError(f"`axial {name}` runs as one process: start it without torchrun")
         try:
             if command is train:  # its defaults depend on its arguments
                 train(args[1:])

@@ -132,7 +132,7 @@ def flags_of(what: Callable[..., Any], name: str, **how: Any) -> list[str]:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         read(what, ["--help"], name, **how)
-    return sorted(set(re.findall(r"--[a-z0-9-]+", shown.getvalue())))
+    return sorted(set(re.findall(r"--[a-z][a-z0-9-]*", shown.getvalue())))
 
 
 def read(

@@ -12,7 +12,7 @@ from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
 from axial.errors import InputError, StreamError
 from axial.models.attention import check_tensors
-from axial.models.protocol import Model, check_integers
+from axial.models.protocol import Model, check_integers, check_model
 
 
 def compress(
@@ -31,6 +31,7 @@ def compress(
     below 0.1 %. `overlap` is by how many steps tiles overlap, by default a sixteenth of their
     shortest axis: more of it takes fewer bits, and more time.
     """
+    check_model(model)
     config = model.config
     check_tensors(x=x, label=label)
     ndim = len(config.axes) + 1
@@ -76,6 +77,7 @@ def decompress(model: Model, data: bytes, *, batch: int | None = None) -> Int[Te
 
     Several entries of one shape come one after another.
     """
+    check_model(model)
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InputError(f"data is {type(data).__name__}: give the bytes of an .axl file")
     file = io.BytesIO(data)

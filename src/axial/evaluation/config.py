@@ -37,7 +37,8 @@ class EvaluateConfig:
     """Score every example as this class, by name or number; `all` sums over the classes. Default:
     the labels of the data, or where it has none the exact sum over the classes, each as likely."""
     compare: bool = True
-    """Measure PNG, WebP and, where imagecodecs is installed, JPEG XL on the same examples."""
+    """Whether to measure PNG, WebP and, where imagecodecs is installed, JPEG XL on the same
+    examples; --no-compare leaves them out."""
     overwrite: bool = False
     """Replace files that exist already."""
 

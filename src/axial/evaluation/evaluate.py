@@ -18,6 +18,7 @@ from axial.checkpoints.trained_on import (
     check_unseen,
     class_numbers,
     class_title,
+    is_trained_on,
     other_version,
     trained_on,
     trained_on_crops,
@@ -209,6 +210,9 @@ def report(
                 codecs = _codecs(examples, index, model.config, progress=progress)
                 found = replace(found, codecs=codecs)
         condition = -1 if found.summed else fixed
+        if team.is_rank0 and is_trained_on(packed, checkpoint):
+            line = f"warning: {checkpoint} was trained on this data, but for what it held out"
+            print(printable(line), file=sys.stderr)
         team.on_rank0(lambda: _write(config, found, facts, model, examples, condition))
 
 

@@ -93,6 +93,8 @@ def sheet(
         raise InputError(
             f"x has shape {x.shape} and type {x.dtype}: give integers (n, *axes, channels)"
         )
+    if not x.size:
+        raise InputError(f"x has shape {x.shape}: there is nothing to show")
     values = as_integer("values", values, at_least=2)
     if captions is not None and len(captions) != len(x):
         raise InputError(f"captions are {len(captions)}, but there are {len(x)} examples")

@@ -221,6 +221,9 @@ class AxialAttention(nn.Module):
                 f"attention along axis {self.axis} got shape {tuple(x.shape)} of {x.dtype}: give "
                 f"floating point numbers (batch, *axes, {width}) with at least {least} axes"
             )
+        if is_plain_linear(self.to_qkv) and dense_dtype(x) != dense_dtype(self.to_qkv.weight):
+            own = self.to_qkv.weight.dtype
+            raise InputError(f"x is {x.dtype}, but the layer is {own}: convert one of them")
         dim = self._dim(x)
         if memory is None:
             return

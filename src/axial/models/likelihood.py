@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from axial.models.family_config import FamilyConfig
-from axial.models.protocol import Context, Examples, Label, Model, evaluating
+from axial.models.protocol import Context, Examples, Label, Model, check_model, evaluating
 from axial.validation import as_integer
 
 _WORKING_BYTES = 1 << 27
@@ -29,6 +29,7 @@ def bits(
     Any number of examples: they pass through the model a few at a time, on its device, without
     dropout or gradients, and whatever its precision are summed in float64.
     """
+    check_model(model)
     model.check(x, label, context)
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for rows, _, surprise in _score(model, x, label, context):
@@ -55,6 +56,7 @@ def element_bits(
 
     `planes` are scored together; as many as memory allows by default.
     """
+    check_model(model)
     model.check(x, label, context)
     if planes is not None:
         planes = as_integer("planes", planes, at_least=1)

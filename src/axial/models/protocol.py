@@ -8,6 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -16,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from axial.errors import CheckpointError, InputError
+from axial.errors import CheckpointError, ConfigError, InputError
 from axial.models.attention import check_tensors
 from axial.models.causal import given, order
 from axial.models.config import ModelConfig
@@ -67,6 +68,8 @@ class Model(nn.Module):
     """How many examples of the data `start_from` asks for before training."""
 
     def __init__(self, config: FamilyConfig) -> None:
+        if not isinstance(config, FamilyConfig):
+            raise ConfigError(f"config is a {type(config).__name__}: give a configuration")
         super().__init__()
         self.config = config
 
@@ -347,6 +350,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no model, such as the name of one."""
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        named = isinstance(model, str | Path)
+        hint = f"load it first, by axial.load({str(model)!r})" if named else "axial.load reads one"
+        raise InputError(f"model is a {type(model).__name__}: {hint}")
 
 
 def check_integers(name: str, x: Tensor, *, at_least: int, below: int) -> None:

@@ -14,7 +14,7 @@ from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
 from axial.models.causal import order
 from axial.models.family_config import FamilyConfig
-from axial.models.protocol import Model
+from axial.models.protocol import Model, check_model
 from axial.sampling.draw import draw, for_all, initial
 from axial.sampling.particle_filter import filtered
 from axial.validation import as_integer, as_temperature
@@ -68,6 +68,7 @@ def complete(
     What is kept of a channel must then be a prefix of it. `label` and `context` may be one for
     all. `how` goes to `draw`.
     """
+    check_model(model)
     check_tensors(given=given)
     config = model.config
     count = as_integer("count", len(given) if given.ndim else 0, at_least=1)

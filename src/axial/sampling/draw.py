@@ -12,7 +12,7 @@ from torch import Tensor
 from axial.errors import InputError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
-from axial.models.protocol import Model, check_integers
+from axial.models.protocol import Model, check_integers, check_model
 from axial.sampling.decoder import Decoder, GumbelMax, decoding
 from axial.sampling.kv_cache import cache_bytes, has_levels, level_model
 from axial.sampling.noise import SeededNoise, given_noise
@@ -78,6 +78,7 @@ class Request:
         first: int | Tensor,
         batch: int | None,
     ) -> None:
+        check_model(model)
         self.model = model
         self.count = as_integer("count", count, at_least=1)
         self.images = self._images(first)
@@ -207,6 +208,10 @@ def initial(model: Model, count: int, given: Tensor | None) -> Tensor:
             raise InputError(
                 f"given has shape {tuple(given.shape)}: use ({count} or 1, "
                 f"{', '.join(map(str, shape))}), with -1 where a value is to be drawn"
+            )
+        if not given.dtype.is_signed:
+            raise InputError(
+                f"given is {given.dtype}, which has no -1 for what to draw: use a signed type"
             )
         check_integers("given", given, at_least=-1, below=config.values)
         x = given.long().expand(count, *shape).clone(memory_format=torch.contiguous_format)

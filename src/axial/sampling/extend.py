@@ -14,7 +14,7 @@ from axial.errors import ConfigError, InputError
 from axial.models.attention import check_tensors
 from axial.models.causal import given as always_given
 from axial.models.family_config import FamilyConfig
-from axial.models.protocol import Model, check_integers
+from axial.models.protocol import Model, check_integers, check_model
 from axial.sampling.complete import complete, kept_part, needs_particle_filter
 from axial.validation import as_integer, as_temperature
 
@@ -101,6 +101,7 @@ def prolong(
     `overlap` frames of what there is; default: half of its own. `how` goes to `complete`.
     Window w of clip i takes the noise of image i + w * 2**40, so that no two share any.
     """
+    check_model(model)
     if how.get("noise") is not None:
         raise ConfigError("noise= is supported for one window only: use seed= for clips of several")
     slide, frames = Sliding(model.config, overlap), as_integer("frames", frames, at_least=1)

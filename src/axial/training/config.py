@@ -50,7 +50,7 @@ class TrainConfig:
     """How a model is trained; the defaults are the modern recipe, for a GPU or a CPU."""
 
     steps: int
-    """Number of updates; ignored with --max-minutes."""
+    """Number of updates, unless --max-minutes ends the run."""
     batch: int
     """Examples per update, over all ranks."""
     learning_rate: float

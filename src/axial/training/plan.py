@@ -75,7 +75,7 @@ def opening(run: Run, plan: Plan) -> str:
         "training": length,
     }
     for longer in run.about.get("lengthened", []):
-        lines["training"] += f"; set anew at step {longer['at']:,}, as is the schedule"
+        lines["training"] += f"; lengthened at step {longer['at']:,}, and the schedule with it"
     if run.about["init"] is not None:
         lines["init"] = run.about["init"]["folder"]
         if new := run.about["init"].get("new"):
@@ -101,7 +101,8 @@ def _divided(run: Run, training: TrainConfig) -> str:
     data, trained = run.about["data"], trained_examples(run)
     count, crops = data["examples"], data.get("crops")
     if crops is None:
-        return f"{count:,} examples: {trained:,} to train on, {count - trained:,} held out"
+        none = ", so nothing is scored: --validation N holds some out" * (trained == count)
+        return f"{count:,} examples: {trained:,} to train on, {count - trained:,} held out{none}"
     size = " x ".join(map(str, training.crop or ()))
     held_out = f"{crops['held_out_pictures']:,} held out, scored on {crops['held_out']:,} tiles"
     small = f", {crops['too_small']:,} too small" if crops["too_small"] else ""
@@ -145,7 +146,7 @@ def later_end(run: Run, wanted: TrainConfig) -> dict[str, float]:
         return {}
     if after < before:
         raise ConfigError(
-            f"{run.folder}: was started with {name} {before:g}, and may get more, but not fewer; "
-            f"start a new run"
+            f"{run.folder}: ends at {name} {before:g}, and may get more, but not fewer; start a "
+            f"new run"
         )
     return {name: after}
