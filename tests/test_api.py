@@ -81,7 +81,7 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path)
     wrong = {
         "did you mean digits?": {"recipe": "digit"},
         "name a preset to train": {"recipe": None},
-        "'widht' is not known; did you mean width?": {"widht": 3},
+        "there is no setting 'widht'; did you mean width?": {"widht": 3},
         "steps 3 and max_minutes 1: give one": {"steps": 3, "max_minutes": 1},
         "does not split into 5 heads": {"heads": 5},
         "shape \\(40, 4\\): give examples": {"data": X[:, :, 0, 0]},

@@ -54,7 +54,7 @@ def train(
         settings["max_minutes"] = max_minutes
     ours, sizes = ({field.name for field in fields(kind)} for kind in (TrainConfig, Sizes))
     for name in settings.keys() - ours - sizes:
-        raise ConfigError(f"as a setting {unknown_name(name, sorted(ours | sizes))}")
+        raise ConfigError(unknown_name("setting", name, sorted(ours | sizes)))
     preset = preset_named(recipe) if isinstance(recipe, str) else recipe
     if resume:
         about = Run(out).about

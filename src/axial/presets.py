@@ -410,5 +410,5 @@ PRESETS = {
 def preset_named(name: str) -> Preset:
     """The preset of a name; any other is refused, and the nearest named."""
     if name not in PRESETS:
-        raise ConfigError(f"as a preset {unknown_name(name, PRESETS)}")
+        raise ConfigError(unknown_name("preset", name, PRESETS, listed="`axial presets` lists all"))
     return PRESETS[name]

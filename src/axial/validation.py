@@ -108,9 +108,8 @@ def _is(value: object, hint: Any) -> bool:
     return type(value) is hint or any(_is(value, part) for part in get_args(hint))
 
 
-def unknown_name(name: str, known: Iterable[str], *, brief: bool = False) -> str:
-    """Say that there is no such name, and which one may be meant."""
+def unknown_name(kind: str, name: str, known: Iterable[str], *, listed: str = "") -> str:
+    """Say that there is no such thing, and which one may be meant, or where all are listed."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
-    every = "--help lists all" if brief else f"there are {', '.join(known)}"
-    hint = f"did you mean {near[0]}?" if near else every
-    return f"{name!r} is not known; {hint}"
+    hint = f"did you mean {near[0]}?" if near else listed or f"there are {', '.join(known)}"
+    return f"there is no {kind} {name!r}; {hint}"

@@ -79,7 +79,7 @@ def test_two_runs_beside_each_other_show_what_differs_and_nothing_else(runs, cap
 
 def test_what_is_no_run_is_refused_in_one_line(runs, tmp_path, capsys):
     assert "holds no training run" in fails(capsys, "info", str(runs / "alone"), str(tmp_path))
-    assert "no run beneath it" in fails(capsys, "info", str(tmp_path))
+    assert "holds no checkpoint and no run" in fails(capsys, "info", str(tmp_path))
 
 
 def test_a_log_of_nonsense_is_no_obstacle(alone, tmp_path, capsys):

@@ -124,10 +124,13 @@ def test_info_describes_a_checkpoint(imported, capsys):
 def test_info_errors_are_one_line(capsys, tmp_path):
     for near in ("cifar", "CIFAR10"):
         assert "did you mean cifar10?" in fails(capsys, "info", near)
-    assert "there are digits" in fails(capsys, "info", "xyzzy")
-    assert "no such checkpoint" in fails(capsys, "info", str(tmp_path))
+    assert "there is no file, checkpoint, preset or model 'xyzzy'" in fails(capsys, "info", "xyzzy")
+    assert "holds no checkpoint and no run; `axial data`" in fails(capsys, "info", str(tmp_path))
+    (tmp_path / "mine.jpg").touch()
+    message = fails(capsys, "info", str(tmp_path / "mine.jpg"))
+    assert "mine.jpg: is no checkpoint, packed .npy array or .axl file; `axial data`" in message
     assert "this preset is for two axes" in fails(capsys, "info", "imagenet32", "--axes", "8")
-    assert "no such checkpoint" in fails(capsys, "info", "x" * 300)
+    assert "there is no file, checkpoint" in fails(capsys, "info", "x" * 300)
     for name in ("digits", "cifar10"):
         message = fails(capsys, "info", name, "--duplicates", str(tmp_path / "a.npy"))
         assert f"{name}: is no packed array; --duplicates compares these only" in message
@@ -222,13 +225,13 @@ def test_wrong_usage_ends_with_status_two(capsys):
 )
 def test_a_misspelt_flag_of_train_is_named_wherever_it_stands(args, capsys):
     told = fails(capsys, "train", *args, status=2)
-    assert told == "axial train: '--stepz' is not known; did you mean --steps?\n"
+    assert told == "axial train: there is no flag '--stepz'; did you mean --steps?\n"
 
 
 @pytest.mark.parametrize("words", ["--lable cat x", "--lable cat dog x", "x --lable cat"])
 def test_a_misspelt_flag_is_named_wherever_it_stands(words, capsys):
     told = fails(capsys, "sample", *words.split(), "--out", "a.png", status=2)
-    assert told == "axial sample: '--lable' is not known; did you mean --label?\n"
+    assert told == "axial sample: there is no flag '--lable'; did you mean --label?\n"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,9 @@ def test_more_steps_lengthen_a_run_and_the_rest_is_as_if_it_had_been_planned(tmp
     assert about["training"]["steps"] == 10
     assert about["lengthened"] == [{"at": 10, "steps": 20}]
     main(["train", "--resume", str(grown)])  # as it is now
-    assert ", 20 steps" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert ", 20 steps" in said.out
+    assert f"all steps are done; --resume {grown} --steps N adds some" in said.err
     assert "may get more, but not fewer" in refused("train", "--resume", grown, "--steps", 15)
     axial.train(out=grown, resume=True, steps=22)
     assert step_of(grown) == 22 and axial.load(grown) is not None

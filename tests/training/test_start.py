@@ -187,7 +187,7 @@ def test_what_cannot_be_trained_is_said_in_one_line_and_leaves_nothing(tmp_path,
         main(["train", "digits", "--out", str(out), "--widht", "3"])
     assert caught.value.code == 2
     shown = capsys.readouterr().err
-    assert shown == "axial train: '--widht' is not known; did you mean --width?\n"
+    assert shown == "axial train: there is no flag '--widht'; did you mean --width?\n"
 
 
 @pytest.mark.parametrize("args", [["digits", "--out"], ["--out"]])

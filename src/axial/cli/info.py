@@ -76,13 +76,13 @@ def info(
         if table := _table(Path(what)):
             print(table)
             return
-        raise ConfigError(
-            f"{what}: no such checkpoint, and no run beneath it; `axial train --out {what}/NAME` "
-            f"makes one"
-        )
+        kinds = "no checkpoint, packed .npy array or .axl file"
+        found = "holds no checkpoint and no run" if Path(what).is_dir() else f"is {kinds}"
+        raise ConfigError(f"{what}: {found}; `axial data` packs pictures, video and arrays")
     else:
-        unknown = unknown_name(what, dict.fromkeys([*PRESETS, *shipped_names()]))
-        raise ConfigError(f"no such checkpoint, and as a preset or model {unknown}")
+        kind = "file, checkpoint, preset or model"
+        names = dict.fromkeys([*PRESETS, *shipped_names()])
+        raise ConfigError(unknown_name(kind, what, names, listed="`axial presets` lists presets"))
 
 
 def _is_run(folder: str) -> bool:

@@ -97,7 +97,7 @@ def _dispatch(args: Sequence[str] | None) -> None:
     elif name == "--version":
         print(f"axial {axial.__version__}")
     elif name not in COMMANDS:
-        what = unknown_name(name, COMMANDS) if args else "name a command"
+        what = unknown_name("command", name, COMMANDS) if args else "name a command"
         print(f"{_overview()}\n\naxial: {printable(what)}", file=sys.stderr)
         sys.exit(2)
     else:

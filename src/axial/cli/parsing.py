@@ -113,7 +113,8 @@ def parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any 
 
 
 def _refuse_unknown(word: str, known: Sequence[str], command: str) -> None:
-    print(f"{command}: {printable(unknown_name(word, known, brief=True))}", file=sys.stderr)
+    line = unknown_name("flag", word, known, listed="--help lists all")
+    print(f"{command}: {printable(line)}", file=sys.stderr)
     sys.exit(2)
 
 

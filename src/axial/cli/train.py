@@ -117,5 +117,6 @@ def _train_flags(args: Sequence[str]) -> TrainFlags:
     if len(given) > 1:
         raise ConfigError(f"give {' or '.join(given)}, but not both")
     if (flags.resume is None) == (flags.out is None):
-        raise ConfigError("give --out DIR for a new run, or --resume DIR, but not both")
+        both = ", but not both" * (flags.resume is not None)
+        raise ConfigError(f"give --out DIR for a new run, or --resume DIR{both}")
     return flags

@@ -53,7 +53,9 @@ def decompress_file(
         to_file = _check_out(out, entries, overwrite=overwrite)
         codec = _codec(contents, model, device)
         codec.check(contents)
-        with errors_of(out), counting("tiles decoded", None) as progress:
+        everything = len(entries) == len(contents.entries)
+        total = sum(map(contents.tiles_of, entries)) if everything else None  # groups hold others
+        with errors_of(out), counting("tiles decoded", total) as progress:
             examples = (found for _, found in codec.read(file, contents, chosen, progress))
             if to_file and entries[0].array:  # which comes with files beside it
                 _restore_array(entries[0], contents, examples, out, overwrite=overwrite)
@@ -141,7 +143,7 @@ def _check_out(out: Path, entries: list[Entry], *, overwrite: bool) -> bool:
     """Whether `out` is a file, for one entry alone; refused where it cannot be written."""
     with errors_of(out):
         if not out.parent.is_dir():
-            raise DataError(f"{out}: {out.parent} is no folder; name one that is there")
+            raise DataError(f"{out}: {out.parent} is no folder; name an existing one")
         suffix = out.suffix.lower()
         wanted = {".npy"} if entries[0].array else set(LOSSLESS)
         if len(entries) == 1 and suffix in wanted:
@@ -151,7 +153,7 @@ def _check_out(out: Path, entries: list[Entry], *, overwrite: bool) -> bool:
             what = f"{len(entries)} entries" if len(entries) > 1 else "an array"
             raise DataError(f"{out}: cannot hold {what}; name a folder, or pick one by --only")
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise DataError(f"{out}: is there, and no empty folder; name a new one")
+            raise DataError(f"{out}: exists and is not an empty folder; name a new one")
         check_writable(out)
     return False
 

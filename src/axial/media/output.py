@@ -63,7 +63,7 @@ class Output:
         self._check_data()
         with errors_of(path):  # a name too long to be one
             if not path.parent.is_dir():
-                raise DataError(f"{path}: {path.parent} is no folder; name one that is there")
+                raise DataError(f"{path}: {path.parent} is no folder; name an existing one")
             if self.kind == ".npy" and description_path(path).exists():
                 raise DataError(
                     f"{path}: {description_path(path).name} beside it describes a data set, for "

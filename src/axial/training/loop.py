@@ -82,6 +82,9 @@ def train(
             loop.writer = stack.enter_context(Writer())
             for doubt in doubts(loop.config):
                 loop.watch.say(doubt)
+            if 0 < loop.step == loop.config.steps:
+                what = "--steps N" if loop.config.max_minutes is None else "--max-minutes N"
+                loop.watch.say(f"all steps are done; --resume {run.folder} {what} adds some")
             with stopping() as asked:
                 loop.steps(asked)
             if loop.signal is None:
