@@ -304,14 +304,35 @@ def test_a_model_says_what_it_is(client, models):
         ({"seed": 2**53}, "seed"),
         ({"temperature": -1}, "temperature"),
         ({"label": 3}, "label is 3: use 0 to 2"),
-        ({"size": 3}, "size"),
-        ({"count": "many"}, "count"),
+        ({"size": 3}, "size is not a setting of this call; leave it out"),
+        ({"count": "many"}, "count is 'many': use a whole number"),
+        ({"temperature": "hot"}, "temperature is 'hot': use a number"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_name(client, asked, words):
     status, data = client.draw("labels", **asked)
     assert status in (400, 422) and data["error"]["kind"] == "bad_request"
     assert data["error"]["status"] == status and words in data["error"]["message"]
+
+
+def test_a_call_that_there_is_not_is_named(client):
+    found = [client.ask("GET", "/api/nothing"), client.ask("POST", "/api/models")]
+    found.append(
+        client.ask("POST", "/api/models/colour/draw", b"{", {"Content-Type": "application/json"})
+    )
+    found.append(client.ask("POST", "/api/models/colour/pixel", *as_form({"place": "1,1"})))
+    said = [(status, data["error"]["message"]) for status, _, data in found]
+    assert said[0] == (404, "there is no /api/nothing")
+    assert said[1] == (405, "/api/models does not take POST")
+    assert said[2] == (422, "the body is not JSON") and said[3] == (422, "picture is missing")
+
+
+def test_a_pixel_outside_of_the_picture_is_refused_with_the_places_there_are(client):
+    picture = png(random_picture((8, 8), 3))
+    for place in ("3,8", "-1,0", "3", "a,b"):
+        status, data = client.send("colour", "pixel", picture=picture, place=place)
+        line = f"place is {place!r}: give an index for each axis, from 0 to 7, 0 to 7"
+        assert (status, data["error"]["message"]) == (400, line)
 
 
 @pytest.mark.parametrize(

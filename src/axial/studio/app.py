@@ -22,6 +22,7 @@ from axial.studio.page import STATIC, reference, static_files
 from axial.studio.runs import Runs
 from axial.studio.uploads import Upload, plain_name
 from axial.studio.worker import Worker
+from axial.validation import shown
 
 _SEED = (1 << 53) - 1
 """The largest whole number that a browser counts exactly."""
@@ -327,6 +328,23 @@ def _add_runs(app: FastAPI, studio: Studio) -> None:
         return await told(studio.runs.compare, run)
 
 
+def _plain(error: dict[str, Any]) -> str:
+    """What is wrong with a request, in one line: pydantic's words but for the usual mistakes."""
+    kind, place = error["type"], [str(part) for part in error["loc"] if part != "body"]
+    if kind == "json_invalid":
+        return "the body is not JSON"
+    where = ".".join(place)[:100] or "the body"
+    words = {
+        "extra_forbidden": "is not a setting of this call; leave it out",
+        "missing": "is missing",
+    }
+    if kind in words:
+        return f"{where} {words[kind]}"
+    if kind.startswith(("int_", "float_")):
+        return f"{where} is {shown(error['input'])}: use a {'whole ' * (kind[0] == 'i')}number"
+    return f"{where}: {error['msg']}"
+
+
 def _add_errors(app: FastAPI) -> None:
     def answered(error: RequestError) -> JSONResponse:
         return JSONResponse(error.to_json(), error.status, error.headers)
@@ -341,15 +359,15 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return answered(RequestError(422, "bad_request", f"{where[:100]}: {first['msg']}"))
+        return answered(RequestError(422, "bad_request", _plain(error.errors()[0])))
 
     @app.exception_handler(StarletteError)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
         kinds = {404: "not_found", 405: "method", 413: "too_large"}
-        kind = kinds.get(error.status_code, "bad_request")
-        return answered(RequestError(error.status_code, kind, str(error.detail)))
+        kind, what = kinds.get(error.status_code, "bad_request"), request.url.path[:100]
+        words = {404: f"there is no {what}", 405: f"{what} does not take {request.method}"}
+        said = words.get(error.status_code, str(error.detail))
+        return answered(RequestError(error.status_code, kind, said))
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> JSONResponse:

@@ -114,7 +114,8 @@ def pixel_task(
         at = ()
     inside = all(0 <= i < length for i, length in zip(at, config.axes, strict=False))
     if len(at) != len(config.axes) or not inside:
-        raise bad_request(f"place is {place[:40]!r}: give one index for each of {config.axes}")
+        ranges = ", ".join(f"0 to {length - 1}" for length in config.axes)
+        raise bad_request(f"place is {place[:40]!r}: give an index for each axis, from {ranges}")
     return PixelTask(x=_whole(entry, limits, pictures, label), label=label, place=at)
 
 
