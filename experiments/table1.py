@@ -6,7 +6,7 @@
 
 Without a GPU: receptive fields at 8 to 64 pixels, by the masks of each family (receptive_field.py);
 pairs of a query and a key and how they grow; sequential steps of drawing, and the share of its
-arithmetic that is done ahead of them, counted in the product's own drawing. `--device cuda` adds
+arithmetic that is computed in parallel, counted in the sampler itself. `--device cuda` adds
 what takes a GPU (table1_timing.py): exponents of time and memory, a training step with core
 operations and with the best kernels, seconds to draw 64 pictures. FILE.png is the picture. What
 was timed is kept row by row in FILE_timing.json: called again, the rest is timed.
@@ -199,7 +199,7 @@ def text_of(results: dict[str, dict[str, Any]]) -> str:
         fields.append([ROWS[name].model, *shown, from_ if full else f"never ({from_})"])
     first = _table(head, fields)
     head = ["model", "preset", "parameters", "GFLOP to score", "pairs a layer, thousands"]
-    head += ["exponent of pairs", "of scoring", "steps to draw", "arithmetic ahead of them"]
+    head += ["exponent of pairs", "of scoring", "steps to draw", "share computed in parallel"]
     costs = [
         [
             ROWS[name].model,
