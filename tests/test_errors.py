@@ -71,6 +71,8 @@ calls = [
     lambda: layer(torch.zeros(1, 3, 4, 8, dtype=torch.bfloat16)),
     lambda: axial.complete(model, x.to(torch.uint8)),
     lambda: axial.draw(model, 1, given=x.to(torch.uint8)),
+    lambda: axial.pack(x.numpy(), "x.npy"),
+    lambda: axial.pack("x.npy", "y.npy", {"size": 3}),
 ]
 for call in calls:
     try:
@@ -98,6 +100,8 @@ def test_what_stands_for_another_thing_is_refused_in_one_line():
             "x is torch.bfloat16, but the layer is torch.float32",
             "given is torch.uint8, which has no -1",
             "given is torch.uint8, which has no -1",
+            "source is a ndarray: give a path or a name",
+            "options is a dict: give axial.ReadOptions",
         ),
         strict=True,
     ):

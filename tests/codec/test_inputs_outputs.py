@@ -1,7 +1,9 @@
 """`axial compress` and `axial decompress`: pictures, folders and arrays there and back."""
 
+import io
 import json
 
+import formats
 import numpy as np
 import pytest
 from conftest import config, full_disk, refused, run, saved
@@ -48,6 +50,30 @@ def folder(tmp_path):
 def pixels(path):
     with Image.open(path) as image:
         return np.asarray(image)
+
+
+def test_progress_tells_how_many_tiles_there_are(models, folder, capsys, monkeypatch):
+    monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
+    run("compress", models / "colour", folder / "in", "--overlap", "0", "--out", folder / "x.axl")
+    tiles = 2 * 2 + 2 * 1 + 1 + 2 * 2
+    assert f"tiles coded: {tiles} of {tiles}" in capsys.readouterr().err
+    run("decompress", folder / "x.axl", "--out", folder / "back")
+    assert f"tiles decoded: {tiles} of {tiles}" in capsys.readouterr().err
+
+
+def test_a_picture_that_changes_while_it_is_compressed_is_refused(models, folder, monkeypatch):
+    decode = axial.codec.inputs._Inputs._read
+    seen = []
+
+    def growing(self, path):
+        x = decode(self, path)
+        seen.append(path)
+        return np.pad(x, ((0, 1), (0, 0), (0, 0))) if seen.count(path) > 1 else x
+
+    monkeypatch.setattr("axial.codec.inputs._Inputs._read", growing)
+    out = folder / "x.axl"
+    said = refused("compress", models / "colour", folder / "in" / "a.png", "--out", out)
+    assert "a.png: changed while it was compressed" in said and not out.exists()
 
 
 def test_a_folder_comes_back_with_its_names_sizes_and_pixels(models, folder, capsys):
@@ -161,9 +187,54 @@ def test_animation_is_refused(models, tmp_path):
     frames = [Image.new("RGB", (4, 4), c) for c in ("red", "blue", "green")]
     frames[0].save(tmp_path / "x.gif", save_all=True, append_images=frames[1:])
     frames[0].save(tmp_path / "y.webp", save_all=True, append_images=frames[1:], lossless=True)
-    for name in ("x.gif", "y.webp"):
-        refused("compress", models / "colour", tmp_path / name, "--out", tmp_path / "x.axl")
-    assert {p.name for p in tmp_path.iterdir()} == {"x.gif", "y.webp"}
+    for name, told in (
+        ("x.gif", "x.gif: is video, which this model does not take; save its frames as pictures"),
+        ("y.webp", "y.webp: holds 3 frames, not one picture; save each as a file of its own"),
+    ):
+        line = refused("compress", models / "colour", tmp_path / name, "--out", tmp_path / "x.axl")
+        assert line.endswith(told)
+    out = tmp_path.with_suffix(".axl")
+    line = refused("compress", models / "colour", tmp_path, "--out", out)
+    each = "holds 3 frames, not one picture, save each as a file of its own"
+    assert line.endswith(
+        f"2 inputs cannot be compressed: {tmp_path}/x.gif: {each} (also {tmp_path}/y.webp)"
+    )
+    assert {p.name for p in tmp_path.iterdir()} == {"x.gif", "y.webp"} and not out.exists()
+
+
+def test_all_that_is_wrong_with_the_inputs_is_said_at_once(models, folder, tmp_path):
+    """Before anything is coded: five bad files need no five attempts."""
+    for i in range(12):
+        write(folder / "in" / f"alpha{i:02}.png", "RGBA", (1, 2, 3, 4))
+    (folder / "in" / "cut.png").write_bytes((folder / "in" / "a.png").read_bytes()[:60])
+    write(folder / "in" / "deep.png", "I;16", 4000)
+    alone = [folder / "nothing.png", folder / "also nothing.png"]
+    line = refused("compress", models / "colour", folder / "in", *alone, "--out", folder / "x.axl")
+    others = ", ".join(f"{folder}/in/alpha{i:02}.png" for i in range(1, 8))
+    alpha = (
+        f"axial: 16 inputs cannot be compressed: {folder}/in/alpha00.png: has an alpha channel and "
+        f"is transparent in places, --convert rgb or grey puts it on white (also {others} and 4 "
+        f"more); {folder}/nothing.png: no such file or folder, check the path (also {folder}/also "
+        f"nothing.png); {folder}/in/cut.png: damaged or cut short near byte "
+    )
+    assert line.startswith(alpha)
+    assert f"; {folder}/in/deep.png: has more than 8 bits a channel, --convert" in line
+    assert "--skip-bad" not in line and "tiles coded" not in line
+    assert not (folder / "x.axl").exists()
+
+
+def test_a_label_that_is_missing_is_said_once_for_a_folder(models, folder):
+    line = refused("compress", models / "labels", folder / "in", "--out", folder / "x.axl")
+    told = "in: has no label, and the model is conditioned on one; give --label"
+    assert line == f"axial: {folder}/{told}"
+
+
+def test_an_option_that_the_command_lacks_is_not_advised(models, tmp_path):
+    image = io.BytesIO()
+    Image.new("RGBA", (5, 4), (1, 2, 3, 4)).save(image, "PNG")
+    formats.tar(tmp_path / "a.tar", {"a.png": image.getvalue()})
+    line = refused("compress", models / "colour", tmp_path / "a.tar", "--out", tmp_path / "x.axl")
+    assert "a.png" in line and line.endswith("--convert rgb or grey puts it on white")
 
 
 def test_what_does_not_fit_is_refused_in_one_line(models, folder, pictures):
@@ -189,7 +260,7 @@ def test_what_does_not_fit_is_refused_in_one_line(models, folder, pictures):
     run("compress", models / "colour", picture, "--out", folder / "x.axl", "--overwrite")
     for out, words in [
         ("y.npy", "cannot hold"),
-        ("in", "no empty folder"),
+        ("in", "empty folder"),
         ("n/o", "is no folder"),
     ]:
         assert words in refused("decompress", folder / "x.axl", "--out", folder / out)

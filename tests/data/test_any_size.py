@@ -77,7 +77,7 @@ def test_pictures_that_differ_are_refused_with_the_ways_out(tmp_path):
     message = refused("data", tmp_path / "x.npy", "--out", tmp_path / "y.npy")
     assert "packed already, in sizes that differ; give the source it was made from" in message
     message = refused("data", "digits", "--any-size", "--out", tmp_path / "y.npy")
-    assert "--any-size means nothing to the reader of this" in message
+    assert "--any-size does not apply to this source" in message
 
 
 def test_sizes_that_are_damaged_cut_short_or_anothers_are_refused(tmp_path):

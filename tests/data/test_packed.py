@@ -89,9 +89,22 @@ def test_an_array_that_is_not_the_described_one_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     assert "a.npy: cannot be opened as an array" in refusal(path)
     (tmp_path / "a.json").unlink()
-    assert "a.json: no such file; `axial data` makes" in refusal(path)
+    told = f"{path}: is no packed array, without a description beside it; "
+    assert refusal(path) == told + f"`axial data {path} --out NEW.npy` packs it"
+    (tmp_path / "a.json").mkdir()
+    assert "a.json: is no file" in refusal(path)
+    (tmp_path / "a.json").rmdir()
     path.unlink()
     assert "a.npy: no such file" in refusal(path)
+
+
+def test_labels_and_sizes_are_no_packed_array(tmp_path):
+    path = write(tmp_path / "a.npy", formats.pictures(7, 4), np.arange(7), 7)
+    labels = tmp_path / "a.labels.npy"
+    assert refusal(labels) == f"{labels}: holds the labels of {path}; give that"
+    np.save(tmp_path / "a b.labels.npy", np.arange(3))
+    told = f"`axial data '{tmp_path}/a b.labels.npy' --out NEW.npy` packs it"
+    assert told in refusal(tmp_path / "a b.labels.npy")
 
 
 def test_files_of_the_users_own_are_never_replaced(tmp_path):

@@ -53,7 +53,8 @@ def test_the_first_bad_picture_is_named_whatever_the_number_of_workers(tmp_path,
     assert not (tmp_path / "out").exists()
     report = pack(folder, tmp_path / "out" / "x.npy", ReadOptions(skip_bad=True), workers=workers)
     assert len(report.packed) == 198 and report.packed.description.skipped == 2
-    assert "skipped     2 records, the first:" in str(report) and "a/0150.png" in str(report)
+    assert "skipped     2 records\n" in str(report)
+    assert f"note        2 skipped, the first: {folder}/a/0150.png: damaged or cut" in str(report)
     assert len(report.packed.labels) == 198
 
 
@@ -63,17 +64,79 @@ def test_what_skipped_counts_is_said_where_it_is_counted(tmp_path):
     with (tmp_path / "a.npy").open("r+b") as file:
         file.truncate(60 * 8 * 8 * 3)
     report = pack(tmp_path / "a.npy", tmp_path / "b.npy", ReadOptions(skip_bad=True))
-    assert len(report.packed) == 59 and "skipped     1 record, the first:" in str(report)
+    assert len(report.packed) == 59 and "skipped     1 record\n" in str(report)
+    reason = f"1 skipped: {tmp_path}/a.npy: damaged or cut short at byte "
+    assert reason in str(report)
     said = "a skipped record is a picture, a clip or the rest of a file: one example or more"
     assert said in str(report)
     about = json.loads((tmp_path / "b.json").read_text())
     assert about["skipped"] == 1 and said in about["notes"]
+    assert any(note.startswith(reason) for note in about["notes"])
     assert "skipped     1 record" in survey(report.packed)
     again = pack(tmp_path / "b.npy", tmp_path / "d.npy")
     assert again.packed.description.skipped == 1 and again.packed.description.notes.count(said) == 1
-    assert "skipped     1 record, when it was packed before" in str(again)
+    assert "skipped     1 record\n" in str(again) and str(again).count(reason) == 1
     whole = pack(folder_of_pictures(tmp_path), tmp_path / "c.npy", ReadOptions(skip_bad=True))
     assert "skipped" not in str(whole)
+
+
+def test_what_was_skipped_is_told_by_reason_the_most_frequent_first(tmp_path):
+    """However many pictures there are; also in the description, and of those that just differ."""
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(12, 8))
+    formats.picture_folder(folder, formats.pictures(2, 8, 1), ["0.png", "00005.png"])
+    for i, length in ((3, 60), (4, 61), (9, 40)):
+        path = folder / f"{i:05}.png"
+        path.write_bytes(path.read_bytes()[:length])
+    formats.picture_folder(folder, formats.pictures(3, 9, 1), ["0a.png", "x.png", "y.png"])
+    (folder / "z.png").write_text("no picture")
+    report = pack(folder, tmp_path / "a.npy", ReadOptions(skip_bad=True), workers=2)
+    assert len(report.packed) == 2 and report.packed.description.skipped == 15
+    *told, last = report.packed.description.notes
+    assert [line.split(":")[0] for line in told] == [
+        "8 skipped, the first",
+        "3 skipped, the first",
+        "3 skipped, the first",
+        "1 skipped",
+    ]
+    differ, bad, other, none = [line.partition(": ")[2] for line in told]
+    assert differ == (
+        f"{folder}/00000.png: is in colour, but {folder}/0.png is grey; use --convert rgb or grey "
+        f"to make all alike"
+    )
+    assert other.startswith(f"{folder}/0a.png: is 9 x 9 x 1, but {folder}/0.png is 8 x 8 x 1")
+    assert bad.startswith(f"{folder}/00003.png: damaged or cut short near byte 60")
+    assert none == f"{folder}/z.png: is no picture that can be read; give another file"
+    assert "--skip-bad" not in " ".join(told) and last.startswith("a skipped record is")
+    assert all(f"note        {line}" in str(report) for line in told)
+    assert all(f"note        {line}" in survey(report.packed) for line in told)
+
+
+def test_a_picture_of_another_size_and_kind_needs_both_options(tmp_path):
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(1, 8, 1))
+    formats.picture_folder(folder, formats.pictures(1, 9), ["a.png"])
+    message = formats.refused(folder, tmp_path)
+    assert message.endswith(
+        "a.png: is 9 x 9 x 3, but " + str(folder / "00000.png") + " is 8 x 8 x 1; use --convert "
+        "rgb or grey, with --size or --patches to make all alike, or with --any-size to keep their "
+        "sizes, or go on without it by --skip-bad"
+    )
+
+
+def test_what_differs_or_is_bad_can_be_skipped_and_the_message_says_so(tmp_path):
+    """But for a picture alone, without which there is nothing."""
+    skip = ", or go on without it by --skip-bad"
+    folder = formats.picture_folder(tmp_path / "in", formats.pictures(2, 8))
+    formats.picture_folder(folder, formats.pictures(1, 9), ["a.png"])
+    assert formats.refused(folder, tmp_path).endswith(f"to keep them as they are{skip}")
+    (folder / "00000.png").write_bytes(formats.png_16())
+    told = "00000.png: has more than 8 bits a channel; --convert rgb or grey keeps the upper 8"
+    assert formats.refused(folder, tmp_path).endswith(told + skip)
+    assert formats.refused(folder / "00000.png", tmp_path).endswith(told)
+    small = formats.refused(folder, tmp_path, size=9, patches=True, convert="rgb")
+    assert small.endswith("smaller than a patch of 9; go on without it by --skip-bad")
+    with pytest.raises(DataError) as caught:  # where the command has no such option
+        pack(folder, tmp_path / "x.npy", skippable=False)
+    assert caught.value.as_written.endswith(told)
 
 
 def test_when_everything_is_bad_the_first_is_named(tmp_path):
@@ -167,7 +230,7 @@ def test_classes_can_be_named(tmp_path):
     source = labelled(tmp_path, [1, 0, 1, 1])
     bare = pack(source, tmp_path / "bare.npy", workers=1)
     assert bare.packed.description.labels.names is None
-    assert "2 classes without names; --class-names gives them some" in str(bare)
+    assert "2 classes without names; --class-names gives some" in str(bare)
     report = pack(source, tmp_path / "a.npy", workers=1, class_names=("cat", "dog", "owl"))
     labels = report.packed.description.labels
     assert (labels.classes, labels.names) == (3, ("cat", "dog", "owl"))
@@ -206,7 +269,7 @@ def test_what_a_packed_array_cannot_heed_is_refused(tmp_path):
     pack(tmp_path / "plain.npy", tmp_path / "whole.npy", workers=1)
     part = pack("digits", tmp_path / "part.npy", ReadOptions(split="test"), workers=1).packed.path
     for name, told in (("size", 8), ("channels_last", True), ("frames", 4)):
-        words = f"{name}= means nothing to a packed array"
+        words = f"{name}= does not apply to a packed array"
         with pytest.raises(DataError, match=words):
             open_data(part, tmp_path, ReadOptions(**{name: told}))
     other = ReadOptions(split="train")

@@ -46,6 +46,10 @@ def test_duplicates_are_counted_within_and_across(tmp_path):
     wide = pack(tmp_path / "plain.npy", tmp_path / "w.npy", ReadOptions(values=300)).packed
     assert wide.array.dtype == np.uint16
     assert duplicates(train, wide) == (2, 4) and duplicates(wide, train) == (0, 2)
+    text = survey(*(opened(tmp_path / f"{name}.npy", x[:2], np.zeros(2, int), 1) for name in "de"))
+    assert "0 examples repeat an earlier one" in text and "1 class, 2 examples each" in text
+    text = survey(*(opened(tmp_path / f"{name}.npy", x[[0, 0]], np.arange(2), 2) for name in "fg"))
+    assert "1 example repeats an earlier one" in text and "2 classes, 1 example each" in text
     with pytest.raises(DataError, match="compare arrays of one shape"):
         duplicates(train, opened(tmp_path / "c.npy", formats.pictures(3, 5)))
 
@@ -56,7 +60,7 @@ def test_a_survey_says_everything(tmp_path):
     for words in (
         "toy train",
         "20 of 8 x 8, 3 channels",
-        "4 classes, 5 to 5 examples each",
+        "4 classes, 5 examples each",
         "(checked)",
         "by hand",
         f"{x[..., 0].mean():.3f}",

@@ -375,7 +375,7 @@ def test_bad_input_is_one_line(run, digits, tmp_path, capsys):
         assert "run.json is damaged" in told and message in told
     assert "digits: has no split 'valid'" in refusal("--split", "valid")
     assert "no such file or folder" in refusal("--data", tmp_path / "none.npy")
-    assert "--size means nothing to a packed array" in refusal(*data, "--size", "8")
+    assert "--size does not apply to a packed array" in refusal(*data, "--size", "8")
     assert "17 values, but the model takes 8 x 8, 1 channel, 9 values" in refusal(
         *data, checkpoint=other
     )

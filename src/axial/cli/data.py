@@ -35,6 +35,7 @@ def data(
         axial data photographs/ --size 32 --out train.npy --preview train.png
         axial data clips/ --frames 16 --size 64 --out clips.npy
     """
+    from axial.data.description import counted
     from axial.data.packing import pack
     from axial.media.sheets import check_preview, write_preview
     from axial.system.files import check_apart
@@ -55,4 +56,4 @@ def data(
     if preview:
         write_preview(preview, report.packed)
     title = report.packed.description.title
-    print(printable(f"{out}: {title}, {len(report.packed):,} examples"))
+    print(printable(f"{out}: {title}, {counted(len(report.packed), 'example')}"))

@@ -15,15 +15,16 @@ from axial.checkpoints.trained_on import class_numbers
 from axial.codec.codec import Codec, Example
 from axial.codec.container import Entry, read_contents
 from axial.codec.entries import FACTS, SUFFIX, Compressed, check_restored, summary
-from axial.data.compatibility import conform, conform_pictures, picture_size
+from axial.data.compatibility import conform, conform_pictures, no_pictures, picture_size
 from axial.data.packed import Array, Packed, is_packed
 from axial.data.packing import open_data
+from axial.data.refusals import Refusals
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import Decoder as PictureDecoder
 from axial.data.sources.pictures import files_below, is_picture_name
 from axial.data.sources.recognise import is_video
 from axial.data.sources.record import Record
-from axial.errors import DataError, InputError
+from axial.errors import AxialError, DataError, InputError
 from axial.shape import DataShape
 from axial.system.files import check_apart, check_place, errors_of, replacing, temporary_folder
 from axial.system.progress import counting
@@ -61,16 +62,19 @@ def compress_files(
         (number,) = class_numbers(checkpoint, [label], codec.config.classes, names)
     with temporary_folder() as scratch, ExitStack() as stack:
         reading = _Inputs(codec.config.data, scratch, number, convert, names)
-        items = [item for source in inputs for item in reading.open(source)]
+        items = reading.open(inputs)
         check_restored([entry for entry, _ in items])
         stack.enter_context(errors_of(out))
         new = stack.enter_context(replacing(out))
         contents = codec.contents(classes=reading.classes)
-        with new.open("w+b") as file, counting("tiles coded", None) as progress:
-            codec.write(file, contents, (reading.sized(item) for item in items), progress)
+        total = sum(contents.tiles_of(entry) for entry, _ in items)
+        with new.open("w+b") as file:
+            with counting("tiles coded", total) as progress:
+                codec.write(file, contents, items, progress)
             if verify:
-                for _ in codec.read(file, read_contents(file), progress=progress):
-                    pass  # each group is compared with the seal of what went in
+                with counting("tiles decoded", total) as progress:
+                    for _ in codec.read(file, read_contents(file), progress=progress):
+                        pass  # each group is compared with the seal of what went in
         size = new.stat().st_size
     return summary(contents, size)
 
@@ -90,34 +94,72 @@ class _Inputs:
         self.decode = PictureDecoder(ReadOptions(convert=convert), only=True)
         self.convert = convert
         self.classes = shape.classes
+        self.refused = Refusals()
         self.labelled: dict[int, str] = {}
         """Of an unconditional model: which input was the first with so many classes."""
 
-    def open(self, source: Path | str) -> Iterator[Item]:
-        """The entries of an input, their sizes not yet known."""
-        path = Path(source)
-        pictures = len(self.shape.axes) == 2 and self.shape.channels in (1, 3)
-        if pictures and path.is_dir() and (found := files_below(path, is_picture_name)[0]):
-            for name in found:
-                yield self._picture(path / name, name)
-        elif pictures and path.is_file() and is_picture_name(path.name) and not self._moves(path):
-            yield self._picture(path, path.name)
-        else:
+    def open(self, sources: list[Path | str]) -> list[Item]:
+        """The entries of all inputs; those that are refused are named together, in one error.
+
+        Each picture is decoded for that, and forgotten until its turn comes.
+        """
+        items: list[Item] = []
+        with counting("inputs checked", None) as progress:
+            for source in sources:
+                try:
+                    for item in self._opened(Path(source), source):
+                        items.append(item)
+                        progress(len(items))
+                except AxialError as error:
+                    self.refused.add(error, str(source))
+        if self.refused.count == 1:
+            raise DataError(self.refused.first)
+        if self.refused.count:
+            told = f"{self.refused.count:,} inputs cannot be compressed"
+            raise DataError(f"{told}: {self.refused.in_one_line()}")
+        return items
+
+    def _opened(self, path: Path, source: Path | str) -> Iterator[Item]:
+        """The entries of an input; pictures that are refused are counted, and left out."""
+        names: list[str] = []
+        if len(self.shape.axes) == 2 and self.shape.channels in (1, 3):
+            if path.is_dir():
+                names = files_below(path, is_picture_name)[0]
+            elif path.is_file() and is_picture_name(path.name) and not is_video(path, clips=False):
+                names = [path.name]
+        if not names:
             yield from self._packed(source)
+            return
+        self._check_label(path)
+        for name in names:
+            picture = path / name if path.is_dir() else path
+            try:
+                shape = self._read(picture).shape
+            except AxialError as error:
+                self.refused.add(error, str(picture))
+            else:
+                yield self._entry(name, shape), self._read_when_due(picture, shape)
 
-    def _moves(self, path: Path) -> bool:
-        return is_video(path, clips=False)
-
-    def _picture(self, path: Path, name: str) -> Item:
+    def _check_label(self, path: Path) -> None:
         if not self.shape.classes:
             self._label_all(path, 0)
         elif self.label is None:
             raise InputError(
                 f"{path}: has no label, and the model is conditioned on one; give --label"
             )
-        return Entry(name=name, grid=(1, 1)), self._read_picture(path)
 
-    def _read_picture(self, path: Path) -> Iterator[Example]:
+    def _entry(self, name: str, shape: tuple[int, ...]) -> Entry:
+        *grid, channels = shape
+        return Entry(name=name, grid=tuple(grid), one_plane=channels < self.shape.channels)
+
+    def _read_when_due(self, path: Path, shape: tuple[int, ...]) -> Iterator[Example]:
+        x = self._read(path)
+        if x.shape != shape:
+            raise DataError(f"{path}: changed while it was compressed; compress it again")
+        yield Example(x, self.label)
+
+    def _read(self, path: Path) -> Array:
+        """A picture that the model can code."""
         (x,) = self.decode(Record(str(path), str(path)))
         if x.shape[-1] > self.shape.channels:
             raise InputError(
@@ -127,33 +169,19 @@ class _Inputs:
             raise InputError(
                 f"{path}: holds {x.max()}, and the model has {self.shape.values} values"
             )
-        yield Example(x, self.label)
-
-    def sized(self, item: Item) -> Item:
-        """The same entry with the size of its picture, which is read for that."""
-        entry, examples = item
-        if entry.array:
-            return item
-        (example,) = examples
-        height, width, channels = example.x.shape
-        return (
-            Entry(
-                name=entry.name,
-                grid=(height, width),
-                one_plane=channels < self.shape.channels,
-            ),
-            [example],
-        )
+        return x
 
     def _packed(self, source: Path | str) -> Iterator[Item]:
         """An array as one entry, or every picture of a packed file of different sizes."""
-        frames = (
-            self.shape.window if is_video(source, clips=self.shape.window is not None) else None
-        )
+        window, frames = self.shape.window, None
+        if is_video(source, clips=window is not None):
+            if window is None:
+                raise no_pictures(source)
+            frames = window
         options = ReadOptions(frames=frames, convert=None if is_packed(source) else self.convert)
         folder = self.scratch / str(len(list(self.scratch.iterdir())))
         folder.mkdir()
-        packed = open_data(source, folder, options)
+        packed = open_data(source, folder, options, skippable=False)
         if packed.description.notes and frames:
             for note in packed.description.notes:
                 print(printable(f"{source}: {note}"), file=sys.stderr)
@@ -174,14 +202,15 @@ class _Inputs:
         wanted = kind if self.label is None else replace(kind, classes=0)
         packed = conform_pictures(packed, wanted, self.names)
         packed.check()
+        assert packed.sizes is not None  # or they would be one entry
         if not self.shape.classes:
             self._label_all(source, 0)
         folder = Path(source).stem
         for i in range(len(packed)):
             label = packed.labels[i] if self.shape.classes and packed.labels is not None else None
             number = self.label if self.label is not None or label is None else int(label)
-            entry = Entry(name=f"{folder}/{i:06d}.png", grid=(1, 1))
-            yield entry, _read_example(packed, i, number)
+            shape = (*packed.sizes[i].tolist(), packed.shape.channels)
+            yield self._entry(f"{folder}/{i:06d}.png", shape), _read_example(packed, i, number)
 
     def _array(self, source: Path | str, packed: Packed) -> Item:
         """An array entry: examples of the model's shape, or of other sizes along its axes."""

@@ -39,12 +39,21 @@ def open_clips(
     """What is to be continued; video in the longest clips, of these lengths, that it has."""
     whole = ReadOptions(**asdict(options))
     *longer, shortest = sorted(lengths, reverse=True)
+    if not longer and shortest == 1 and is_video(what, clips=False):
+        raise no_pictures(what)
     if not is_video(what, clips=bool(longer) or shortest > 1):
         return open_data(what, scratch, whole, **how)
     for length in longer:
         with suppress(DataError):  # the shortest says what is wrong
             return open_data(what, scratch, replace(whole, frames=length), **how)
     return open_data(what, scratch, replace(whole, frames=shortest), **how)
+
+
+def no_pictures(what: str | Path) -> InputError:
+    """What to say of video to a model without frames."""
+    return InputError(
+        f"{what}: is video, which this model does not take; save its frames as pictures"
+    )
 
 
 def tiles_for(packed: Packed, wanted: DataShape, names: ClassNames = None) -> Tiles:
@@ -146,8 +155,14 @@ def _cure(found: DataShape, wanted: DataShape) -> str:
     sizes = found.axes[-2:] != wanted.axes[-2:]
     colours = {1: "grey", 3: "rgb"}
     both = {found.channels, wanted.channels}
-    if not same_kind or (sizes and height != width) or (len(both) > 1 and both != set(colours)):
+    if (
+        not same_kind
+        or (sizes and not 0 < height == width)
+        or (len(both) > 1 and both != set(colours))
+    ):
         return "give other data"
+    if min(found.axes[-2:]) < width:
+        return f"pictures are never enlarged: give some of at least {width} x {width}"
     words = [f"--size {width}"] * sizes
     words += [f"--convert {colours[wanted.channels]}"] * (len(both) > 1)
     return f"pictures are read with {' '.join(words)}, if that is meant"

@@ -14,12 +14,14 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from axial.data.packed import Array
-from axial.data.sources.record import Record
+from axial.data.sources.record import Record, Refused
 from axial.errors import DataError
 
 _RECORDS = 64
 _PIECE_BYTES = 16 << 20
-Piece = list[Record | DataError]
+Piece = list[Record | Refused]
+"""Records after decoding."""
+_Given = list[Record | DataError]
 _Decode = Callable[[Record], Array]
 
 
@@ -28,7 +30,7 @@ def decoded(
 ) -> Generator[Piece, None, None]:
     """The records of a source in their order, decoded; to be closed, which ends the workers."""
     if decode is None:
-        yield from ([record] for record in records)
+        yield from (_decode(None, [record]) for record in records)
         return
     pieces = _Pieces(records)
     head = list(islice(pieces, 2))
@@ -51,35 +53,35 @@ class _Pieces:
         self.records = records
         self.length = 1
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[_Given]:
         while piece := list(islice(self.records, self.length)):
             yield piece
 
     def learn(self, piece: Piece) -> Piece:
         """Take note of how large the records of a decoded piece have become."""
-        sizes = [record.data.nbytes for record in piece if not isinstance(record, DataError)]
+        sizes = [record.data.nbytes for record in piece if isinstance(record, Record)]
         if sizes:
             most = _PIECE_BYTES // max(sizes)
             self.length = max(1, min(_RECORDS, 2 * self.length, most))
         return piece
 
 
-def _decode(decode: _Decode, piece: Piece) -> Piece:
+def _decode(decode: _Decode | None, given: _Given) -> Piece:
     """What a worker does: every record decoded, or the error that it is."""
     found: Piece = []
-    for record in piece:
+    for record in given:
         if isinstance(record, DataError):
-            found.append(record)
+            found.append(Refused("", record))
             continue
         try:
-            found.append(record._replace(data=decode(record)))
+            found.append(record._replace(data=decode(record)) if decode else record)
         except DataError as error:
-            found.append(error)
+            found.append(Refused(record.where, error))
     return found
 
 
 def _in_parallel(
-    decode: _Decode, pieces: Iterator[Piece], workers: int
+    decode: _Decode, pieces: Iterator[_Given], workers: int
 ) -> Generator[Piece, None, None]:
     """Decode pieces in other processes, a few ahead of the reader, in order."""
     context = multiprocessing.get_context("forkserver")

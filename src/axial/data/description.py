@@ -83,7 +83,7 @@ class Description:
     @property
     def left_out(self) -> str:
         """How much was skipped, in words."""
-        return f"{self.skipped:,} record{'s' * (self.skipped > 1)}"
+        return counted(self.skipped, "record")
 
     @property
     def shape(self) -> DataShape:
@@ -153,6 +153,11 @@ class Description:
             if len(set(labels.names)) != labels.classes:
                 raise ValueError("two classes have one name")
         return about
+
+
+def counted(number: int, thing: str) -> str:
+    """How many there are in words: 1 example, 2,000 examples, 3 classes."""
+    return f"{number:,} {thing}" + ("es" if thing.endswith("s") else "s") * (number != 1)
 
 
 def _checksum(found: dict[str, Any]) -> str:

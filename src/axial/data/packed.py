@@ -8,6 +8,7 @@ description that fits it is never taken for data. Layout: docs/data.md.
 
 import hashlib
 import os
+import shlex
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -76,8 +77,7 @@ class Packed:
         about = described_by(self.path)
         for needed in (self.path, about):
             if not needed.is_file():
-                what = "is no file" if needed.exists() else "no such file"
-                raise DataError(f"{needed}: {what}; `axial data` makes a packed array")
+                raise _no_packed(self.path, needed)
         self.description = Description.from_json(about)
         self.array = _open_array(self.path)
         wanted = self.description
@@ -216,6 +216,21 @@ class Packed:
                     f"pack it again"
                 )
             done += count
+
+
+def _no_packed(path: Path, missing: Path) -> DataError:
+    """What to say of an array that is not there, or has no description."""
+    for what in ("labels", "sizes"):
+        owner = path.with_name(path.name.removesuffix(f".{what}.npy") + ".npy")
+        if missing != path and path.name.endswith(f".{what}.npy") and is_packed(owner):
+            return DataError(f"{path}: holds the {what} of {owner}; give that")
+    if missing == path or missing.exists() or missing.is_symlink():
+        what = "is no file" if missing.exists() else "no such file"
+        return DataError(f"{missing}: {what}; `axial data` makes a packed array")
+    return DataError(
+        f"{path}: is no packed array, without a description beside it; `axial data "
+        f"{shlex.quote(str(path))} --out NEW.npy` packs it"
+    )
 
 
 def _open_array(path: Path) -> "np.memmap[Any, Any]":

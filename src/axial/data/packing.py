@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from axial.data.decoding import Piece, decoded, worker_count
-from axial.data.description import MOST_CLASSES, Labels
+from axial.data.description import MOST_CLASSES, Labels, counted
 from axial.data.packed import LONGEST, Array, Packed, is_packed, open_packed, size_range
 from axial.data.packed_writer import PackedWriter
+from axial.data.refusals import Refusals
 from axial.data.sources.arrays import beyond_values, values_for
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.recognise import open_source
@@ -26,6 +27,7 @@ from axial.errors import DataError
 from axial.system.progress import counting
 
 _SKIPPED = "a skipped record is a picture, a clip or the rest of a file: one example or more"
+_SKIP = "go on without it by --skip-bad"
 _SHOWN = 10
 """Names of classes that a report shows."""
 
@@ -36,8 +38,6 @@ class PackReport:
 
     packed: Packed
     reader: str
-    bad: tuple[str, ...]
-    """The first few of what was skipped, in words."""
 
     def __str__(self) -> str:
         about = self.packed.description
@@ -53,8 +53,7 @@ class PackReport:
             "sha256": about.sha256,
         }
         if about.skipped:
-            first = f", the first: {self.bad[0]}" if self.bad else ", when it was packed before"
-            lines["skipped"] = f"{about.left_out}{first}"
+            lines["skipped"] = about.left_out
         rows = [*lines.items(), *(("note", note) for note in about.notes)]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
@@ -63,9 +62,9 @@ def _classes(labels: Labels) -> str:
     """How many there are, and how they are called, or can be."""
     names = labels.names
     if names is None:
-        return f"{labels.classes:,} classes without names; --class-names gives them some"
+        return f"{counted(labels.classes, 'class')} without names; --class-names gives some"
     more = ", ..." if len(names) > _SHOWN else ""
-    return f"{labels.classes:,} classes: {', '.join(names[:_SHOWN])}{more}"
+    return f"{counted(labels.classes, 'class')}: {', '.join(names[:_SHOWN])}{more}"
 
 
 def pack(
@@ -79,14 +78,23 @@ def pack(
     limit: int | None = None,
     overwrite: bool = False,
     class_names: Sequence[str] | None = None,
+    skippable: bool = True,
 ) -> PackReport:
     """Write a source as one packed array, whole or not at all; over another with `overwrite`.
 
     `workers` defaults to one for each core; `progress` draws a bar on standard error. `shown` is
     what the description calls the file, if it is to be moved there. With a `limit` only the first
     so many examples are read, unless all must be seen to tell how many classes there are.
-    `class_names` are what the labels 0, 1, 2 ... of the source mean.
+    `class_names` are what the labels 0, 1, 2 ... of the source mean. `skippable` says that whoever
+    asks can ask for `skip_bad` too; else no message advises it.
     """
+    if not isinstance(source, str | Path):
+        raise DataError(
+            f"source is a {type(source).__name__}: give a path or a name; `axial.train` and "
+            f"`axial.evaluate` take arrays"
+        )
+    if not isinstance(options, ReadOptions | None):
+        raise DataError(f"options is a {type(options).__name__}: give axial.ReadOptions(...)")
     options = options or ReadOptions()
     before = _open_as_packed(source, options.split) if is_packed(source) else None
     reading = options
@@ -103,7 +111,7 @@ def pack(
                 f"{out}: would replace the very file it is made from; use another --out"
             )
     with PackedWriter(out, overwrite=overwrite) as writer:
-        collector = _Collector(writer, opened, options, limit=limit)
+        collector = _Collector(writer, opened, options, limit=limit, skippable=skippable)
         if before is not None:
             collector.inherit(before)
         if class_names is not None:
@@ -120,7 +128,7 @@ def pack(
         except OSError as error:
             raise DataError(f"{source}: cannot be read ({error.strerror or error})") from error
         collector.finish(command(source, shown or out, options, workers, class_names))
-    return PackReport(open_packed(out), opened.reader, tuple(collector.bad))
+    return PackReport(open_packed(out), opened.reader)
 
 
 def open_data(
@@ -132,7 +140,7 @@ def open_data(
     options = options or ReadOptions()
     if extra := [name for name in options.given if name != "split"]:
         raise DataError(
-            f"{what}: --{extra[0].replace('_', '-')} means nothing to a packed array; leave it out"
+            f"{what}: --{extra[0].replace('_', '-')} does not apply to a packed array; leave it out"
         )
     return _open_as_packed(what, options.split)
 
@@ -174,15 +182,22 @@ class _Collector:
     """Takes decoded records in order, checks that they fit together, and writes them."""
 
     def __init__(
-        self, writer: PackedWriter, source: Source, options: ReadOptions, *, limit: int | None
+        self,
+        writer: PackedWriter,
+        source: Source,
+        options: ReadOptions,
+        *,
+        limit: int | None,
+        skippable: bool,
     ) -> None:
         self.writer = writer
         self.source = source
         self.skip_bad, self.any_size = options.skip_bad, options.any_size
+        self.skippable = skippable and not source.alone
         self.limit = limit
         self.beginning = self.renamed = False
-        self.bad: list[str] = []
-        self.skipped = 0
+        self.refused = Refusals()
+        self.skipped_before = 0
         self.largest = 0
         self.labels: list[Array] = []
         self.row: tuple[int, ...] | None = None
@@ -194,7 +209,7 @@ class _Collector:
         source.name, source.version, source.split = about.source, about.version, about.split
         source.values = source.values or about.values
         source.notes = [*about.notes]
-        self.skipped = about.skipped
+        self.skipped_before = about.skipped
         if about.labels is not None and packed.labels is not None:
             self.labels = [packed.labels[: self.limit]]
             source.names, source.classes = about.labels.names, about.labels.classes
@@ -235,14 +250,13 @@ class _Collector:
         labels: list[Array] = []
         for record in piece:
             try:
-                if isinstance(record, DataError):
-                    raise record
+                if not isinstance(record, Record):
+                    raise record.error
                 self._check(record)
             except DataError as error:
                 if not self.skip_bad:
-                    raise error from error.__cause__
-                self.skipped += 1
-                self.bad += [error.as_written] if len(self.bad) < 10 else []
+                    raise self._advised(error) from error.__cause__
+                self.refused.add(error, record.where)
             else:
                 room = self._room(record, sum(map(len, rows)))
                 rows.append(record.data[:room])
@@ -272,18 +286,20 @@ class _Collector:
 
     def finish(self, made_by: str) -> None:
         """Write the description and put everything in place."""
-        source, count = self.source, self.writer.count
+        source, count, refused = self.source, self.writer.count, self.refused
         if not count:
-            why = f"; the first of {self.skipped} bad ones: {self.bad[0]}" if self.bad else ""
-            raise DataError(f"{source.name}: holds no examples{why}")
+            why = f"; the first of {refused.count:,} bad ones: {refused.first}"
+            raise DataError(f"{source.name}: holds no examples{why if refused.count else ''}")
         values = source.values or values_for(self.largest)
         if self.largest >= values:
             raise beyond_values(source.name, self.largest, values)
         if source.official and count != source.official and not self.beginning:
             source.notes.append(
-                f"{count:,} examples, but the official split has {source.official:,}"
+                f"{counted(count, 'example')}, but the official split has {source.official:,}"
             )
-        if self.skipped and _SKIPPED not in source.notes:
+        source.notes += refused.notes()
+        skipped = self.skipped_before + refused.count
+        if skipped and _SKIPPED not in source.notes:
             source.notes.append(_SKIPPED)
         labels = self._all_labels()
         most = -1 if labels is None else int(labels.max())
@@ -292,12 +308,13 @@ class _Collector:
             found = "no labels" if labels is None else f"the label {most:,}"
             cure = "leave --class-names out" if labels is None else "name every class"
             raise DataError(
-                f"{source.name}: holds {found}, but --class-names names {classes:,} classes; {cure}"
+                f"{source.name}: holds {found}, but --class-names names "
+                f"{counted(classes, 'class')}; {cure}"
             )
         if not most < classes <= MOST_CLASSES:
             raise DataError(
-                f"{source.name}: holds the label {most:,}, and has {classes:,} classes; number "
-                f"them from 0, up to {MOST_CLASSES:,} of them"
+                f"{source.name}: holds the label {most:,}, and has {counted(classes, 'class')}; "
+                f"number them from 0, up to {MOST_CLASSES:,} of them"
             )
         self.writer.finish(
             labels,
@@ -307,11 +324,17 @@ class _Collector:
             version=source.version,
             split=source.split,
             values=values,
-            skipped=self.skipped,
+            skipped=skipped,
             notes=tuple(source.notes),
             command=made_by,
             beginning=self.beginning,
         )
+
+    def _advised(self, error: DataError) -> DataError:
+        """The error, with the way past it where there is one."""
+        if not self.skippable:
+            return error
+        return DataError(f"{error}{', or ' if '; ' in error.as_written else '; '}{_SKIP}")
 
     def _check(self, record: Record) -> None:
         shape = record.data.shape[1:]
@@ -340,16 +363,18 @@ class _Collector:
 def _misfit(
     where: str, shape: tuple[int, ...], first: str, row: tuple[int, ...], takes: frozenset[str]
 ) -> str:
-    ways = {"size": "--size", "patches": "--patches", "any_size": "--any-size"}
+    """What to say of an example that is unlike the first one, and what makes them alike."""
     mine, theirs = (" x ".join(map(str, s)) for s in (shape, row))
-    if shape[:-1] == row[:-1]:
-        ways = {"convert": "--convert rgb or grey"}
+    if same_size := shape[:-1] == row[:-1]:
         kinds = {1: "grey", 3: "in colour"}
         mine, theirs = (kinds.get(s[-1], str(s[-1])) for s in (shape, row))
-    found = [way for name, way in ways.items() if name in takes]
-    cure = "all examples of an array are alike"
-    if found:
-        alike = [way for way in found if way != "--any-size"]
-        cure = f"use {' or '.join(alike)} to make all alike"
-        cure += ", or --any-size to keep them as they are" * (len(alike) < len(found))
-    return f"{where}: is {mine}, but {first} is {theirs}; {cure}"
+    convert = "--convert rgb or grey" if shape[-1] != row[-1] and "convert" in takes else ""
+    ways = {"size": "--size", "patches": "--patches"}
+    sizes = "" if same_size else " or ".join(way for name, way in ways.items() if name in takes)
+    cure = ", and all examples of an array are alike"
+    if convert or sizes:
+        cure = f"; use {', with '.join(filter(None, (convert, sizes)))} to make all alike"
+    if sizes and "any_size" in takes:
+        kept = "with --any-size to keep their sizes"
+        cure += f", or {kept if convert else '--any-size to keep them as they are'}"
+    return f"{where}: is {mine}, but {first} is {theirs}{cure}"

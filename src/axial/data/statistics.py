@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from axial.data.classical import WEBP_LONGEST, codec_bits
+from axial.data.description import counted
 from axial.data.packed import Array, Packed, size_range, spread
 from axial.errors import DataError
 
@@ -38,8 +39,8 @@ def survey(packed: Packed, other: Packed | None = None) -> str:
     if other is not None:
         within, across = duplicates(packed, other)
         rows += [
-            ("duplicates", f"{within:,} examples repeat an earlier one"),
-            ("", f"{across:,} examples stand in {other.path} too"),
+            ("duplicates", f"{counted(within, 'example')} repeat{_s(within)} an earlier one"),
+            ("", f"{counted(across, 'example')} stand{_s(across)} in {other.path} too"),
         ]
     rows += [("bits/dim", _codecs(packed))]
     lines = [f"{name:<12}{text}" for name, text in rows]
@@ -106,7 +107,14 @@ def _labels(packed: Packed) -> str:
     if about is None or packed.labels is None:
         return "none"
     counts = np.bincount(packed.labels, minlength=about.classes)
-    return f"{about.classes} classes, {counts.min():,} to {counts.max():,} examples each"
+    least, most = int(counts.min()), int(counts.max())
+    many = f"{least:,} to " * (least < most) + counted(most, "example")
+    return f"{counted(about.classes, 'class')}, {many} each"
+
+
+def _s(number: int) -> str:
+    """The ending of a verb of which there are so many."""
+    return "s" if number == 1 else ""
 
 
 def _bars(histogram: NDArray[np.int64]) -> list[str]:

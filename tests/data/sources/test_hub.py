@@ -136,7 +136,7 @@ def test_splits_have_the_names_that_the_library_knows(tmp_path):
     for number, split in enumerate(("train", "test", "validation")):
         found = packed(tmp_path / "in", tmp_path, split=split)
         assert np.array_equal(found.array[0], x[number]) and found.description.split == split
-    assert "1 tables whose names tell no split left out" in found.description.notes
+    assert "1 table whose name tells no split left out" in found.description.notes
     x = tables(tmp_path / "all", "a.parquet", "b.parquet")
     found = packed(tmp_path / "all", tmp_path)
     assert np.array_equal(found.array, x) and found.description.split == "train"

@@ -14,6 +14,8 @@ from PIL import EpsImagePlugin, Image
 from axial.data.sources.options import ReadOptions
 from axial.errors import DataError
 
+FILM = "read it as clips by `axial data --frames`, in a folder without pictures"
+
 
 def saved(path, image, **how):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,23 +136,28 @@ def test_pictures_of_fractions_are_refused_even_with_convert(tmp_path):
 
 
 def test_files_of_several_pictures_are_told_as_what_they_are(tmp_path):
-    """--frames means nothing to any of these."""
+    """--frames would leave the other pictures of a folder out."""
     each = "not one picture; save each as a file of its own"
-    film = f"{each}, or all as a video file (.gif, .mp4), which is read with --frames"
     for name, told in (
         ("a.tif", f"3 pages, {each}"),
-        ("a.png", f"3 frames, {film}"),
-        ("a.webp", f"3 frames, {film}"),
+        ("a.png", f"3 frames, {each}"),
+        ("a.webp", f"3 frames, {each}"),
     ):
         path = several(tmp_path / "in" / name)
         assert refused(path, tmp_path).endswith(f"in/{name}: holds {told}")
         assert refused(tmp_path / "in", tmp_path).endswith(f"in/{name}: holds {told}")
         path.unlink()
     path = several(tmp_path / "in" / "a.gif", duration=100)
-    assert "a.gif: is animated; cut it into clips by --frames" in refused(path.parent, tmp_path)
+    assert refused(path.parent, tmp_path).endswith(f"in/a.gif: holds 3 frames, {each}, or {FILM}")
     assert packed(path.parent, tmp_path, frames=3).array.shape == (1, 3, 16, 16, 3)
     inside = formats.tar(tmp_path / "a.tar", {"a.gif": path.read_bytes()})
-    assert refused(inside, tmp_path).endswith(f": holds 3 frames, {film}")
+    skip = ", or go on without it by --skip-bad"
+    assert refused(inside, tmp_path).endswith(f": holds 3 frames, {each}{skip}")
+    formats.picture_folder(path.parent, formats.pictures(2, 16))
+    message = refused(path.parent, tmp_path)
+    assert message.endswith(f"in/a.gif: holds 3 frames, {each}, or {FILM}{skip}")
+    found = packed(path.parent, tmp_path, skip_bad=True)
+    assert len(found) == 2 and found.description.notes[0].startswith("1 skipped: ")
 
 
 @pytest.mark.parametrize("kind", ["jp2", "avif"])
@@ -179,9 +186,10 @@ def test_size_crops_the_centre_and_takes_the_mean_of_each_area(tmp_path):
     assert np.abs(found - middle).max() <= 1  # Pillow rounds after each axis
     assert np.array_equal(packed(folder, tmp_path, size=8).array[0], x[0, :, 2:10])
     smaller = (
-        "is 12 x 8, smaller than --size 9, and nothing is blown up: give a larger picture, or "
+        "is 12 x 8, smaller than --size 9, and pictures are never enlarged: give one of at least "
+        "9 x 9, or use --size 8 at most, with a model of that size"
     )
-    assert smaller + "--size 8 at most where the model" in refused(folder, tmp_path, size=9)
+    assert refused(folder, tmp_path, size=9).endswith(smaller)
 
 
 def test_patches_are_exact_and_in_reading_order(tmp_path):

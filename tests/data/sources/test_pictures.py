@@ -22,7 +22,7 @@ def test_a_folder_of_pictures_has_labels_from_its_subfolders(tmp_path):
     assert np.array_equal(found.array, x)
     assert found.labels.tolist() == [0, 0, 1, 1]
     assert found.description.labels.names == ("cat", "dog")
-    assert found.description.source == "pets" and "1 other files ignored" in found.description.notes
+    assert found.description.source == "pets" and "1 other file ignored" in found.description.notes
 
 
 def test_labels_have_the_same_numbers_in_every_split(tmp_path):
@@ -53,7 +53,7 @@ def test_folders_named_after_splits_in_a_tar_are_splits(tmp_path):
     path = formats.tar(tmp_path / "a.tar", files)
     found = packed(path, tmp_path, split="test")
     assert np.array_equal(found.array, x[1:3]) and found.description.split == "test"
-    assert "1 other files ignored" in found.description.notes
+    assert "1 other file ignored" in found.description.notes
     found = packed(path, tmp_path)
     assert np.array_equal(found.array, x[:1]) and found.description.split == "train"
     assert "has no split 'valid'; there are test, train" in refused(path, tmp_path, split="valid")
@@ -112,7 +112,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
     folder = formats.picture_folder(tmp_path / "a", formats.pictures(2))
     os.mkfifo(folder / "a.png")
     found = packed(folder, tmp_path)
-    assert len(found) == 2 and "1 other files ignored" in found.description.notes
+    assert len(found) == 2 and "1 other file ignored" in found.description.notes
     assert "a.png: is a pipe or a device" in refused(folder / "a.png", tmp_path)
 
 

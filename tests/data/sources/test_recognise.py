@@ -25,14 +25,16 @@ def test_a_file_that_is_not_there_is_not_sought_elsewhere(tmp_path, monkeypatch,
 
 
 def test_options_that_mean_nothing_to_a_source_are_refused(tmp_path):
-    assert "digits: --size means nothing to the reader of this" in refused(
+    assert "digits: --size does not apply to this source (built in" in refused(
         "digits", tmp_path, size=4
     )
     formats.picture_folder(tmp_path / "in", formats.pictures(2, 8))
-    assert "--channels-last means nothing" in refused(tmp_path / "in", tmp_path, channels_last=True)
+    assert "--channels-last does not apply" in refused(
+        tmp_path / "in", tmp_path, channels_last=True
+    )
     np.save(tmp_path / "a.npy", formats.pictures(2, 8))
     for options in ({"frames": 4}, {"key": "x"}):
-        assert f"--{next(iter(options))} means nothing" in refused(
+        assert f"--{next(iter(options))} does not apply" in refused(
             tmp_path / "a.npy", tmp_path, **options
         )
 
@@ -50,7 +52,7 @@ def test_what_is_nothing_is_refused(tmp_path):
     assert "no such file or folder" in refused("nowhere.tar", tmp_path)
     assert "cannot be read (File name too long)" in refused("x" * 5000, tmp_path)
     (tmp_path / "noise").write_bytes(bytes(range(1, 256)))
-    assert "noise: is nothing axial reads" in refused(tmp_path / "noise", tmp_path)
+    assert "noise: is not a format axial reads" in refused(tmp_path / "noise", tmp_path)
     formats.zipped(tmp_path / "a.zip", {"a.txt": b"hello"})
     assert "a.zip: is no zip of ImageNet batches" in refused(tmp_path / "a.zip", tmp_path)
     formats.tar(tmp_path / "a.tar", {"a.txt": b"hello"})

@@ -51,12 +51,14 @@ def test_what_makes_examples_alike_is_only_told_where_it_can(tmp_path):
     for name, width in (("a.mkv", 16), ("b.mkv", 32)):
         video(folder / name, np.zeros((4, 16, width, 3), np.uint8))
     told = refused(folder, tmp_path, frames=4)
-    assert "b.mkv" in told and told.endswith("is 4 x 16 x 16 x 3; use --size to make all alike")
+    assert "b.mkv" in told and "is 4 x 16 x 16 x 3; use --size to make all alike, or go on" in told
     assert packed(folder, tmp_path, frames=4, size=16).shape.axes == (4, 16, 16)
     grids = {"grid": [np.zeros((n, n), int).tolist() for n in (3, 4)]}
     datasets.Dataset.from_dict(grids).save_to_disk(tmp_path / "grids")
     told = refused(tmp_path / "grids", tmp_path)
-    assert told.endswith("is 3 x 3 x 1; all examples of an array are alike")
+    assert told.endswith(
+        "is 3 x 3 x 1, and all examples of an array are alike; go on without it by --skip-bad"
+    )
 
 
 def test_folders_of_videos_named_after_splits_are_splits(tmp_path):
@@ -69,7 +71,7 @@ def test_folders_of_videos_named_after_splits_are_splits(tmp_path):
         found = packed(folder, tmp_path, frames=4, split=split)
         assert np.array_equal(found.array, x[None])
         assert found.description.title == f"clips.v2 {split or 'train'}"
-        assert "1 other files ignored" in found.description.notes
+        assert "1 other file ignored" in found.description.notes
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,9 @@ def test_animated_pictures_are_video(tmp_path):
     (tmp_path / "in").mkdir()
     frames = [Image.fromarray(x) for x in formats.pictures(4, 16)]
     frames[0].save(tmp_path / "in" / "a.gif", save_all=True, append_images=frames[1:], duration=100)
-    assert "a.gif: is animated; cut it into clips by --frames" in refused(tmp_path / "in", tmp_path)
+    message = refused(tmp_path / "in", tmp_path)
+    assert "a.gif: holds 4 frames, not one picture; save each" in message
+    assert message.endswith("by `axial data --frames`, in a folder without pictures")
     assert packed(tmp_path / "in", tmp_path, frames=2).array.shape == (2, 2, 16, 16, 3)
     frames[0].save(tmp_path / "in" / "a.gif")
     (tmp_path / "in" / "a.gif").rename(tmp_path / "in" / "A.GIF")

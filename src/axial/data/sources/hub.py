@@ -126,7 +126,12 @@ def _local(folder: Path) -> tuple[_Parts, list[str]]:
             found.setdefault(_CALLED[words[-1]] if words else "", []).append(folder / name)
         if others := found.pop("", []):
             said = "left out" if found else "taken together as train"
-            notes += [f"{len(others)} tables whose names tell no split {said}"]
+            tables = (
+                "1 table whose name tells"
+                if len(others) == 1
+                else f"{len(others)} tables whose names tell"
+            )
+            notes += [f"{tables} no split {said}"]
             found = found or {"train": others}
     return {split: partial(_open_files, folder, files) for split, files in found.items()}, notes
 
@@ -377,7 +382,7 @@ def _picture(table: _Table, cell: Any, where: str) -> bytes | str:
         return bytes(cell["bytes"])
     if isinstance(cell.get("path"), str) and cell["path"]:
         return str(_inside(table.root, cell["path"], where))
-    raise DataError(f"{where}: holds no picture; go on without it by --skip-bad")
+    raise DataError(f"{where}: holds no picture")
 
 
 def _array(cell: Any, where: str, values: int | None) -> Any:

@@ -32,7 +32,7 @@ class ClipOptions:
     convert: Literal["rgb", "grey"] | None = None
     """Convert pictures to 8 bits of this kind, on white. Default: refuse those that differ."""
     skip_bad: bool = False
-    """Skip what cannot be read, and count it."""
+    """Skip what cannot be read, or differs from the first example, and count it by reason."""
 
     @property
     def given(self) -> dict[str, Any]:

@@ -39,12 +39,12 @@ class Decoder:
 
     options: ReadOptions
     only: bool = False
-    """Whether the source holds no other picture."""
+    """Whether the picture was given by itself, not in a folder or an archive."""
     most_pixels: int | None = None
     """Pixels that are decoded at most; default: Pillow's own limit."""
 
     def __call__(self, record: Record) -> Array:
-        data, others = _read(record), "" if self.only else ", or go on without it by --skip-bad"
+        data = _read(record)
         stream = io.BytesIO(data)
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -66,18 +66,18 @@ class Decoder:
             except Exception as error:  # a damaged picture can raise anything at all
                 if isinstance(error, UnidentifiedImageError) and not _begins_as_picture(data):
                     raise DataError(
-                        f"{record.where}: is no picture that can be read; give another file{others}"
+                        f"{record.where}: is no picture that can be read; give another file"
                     ) from error
                 reason = told(error).replace(repr(stream), "it")
                 raise DataError(
                     f"{record.where}: damaged or cut short near byte {stream.tell()} of the "
-                    f"picture ({reason}); fetch it again{others}"
+                    f"picture ({reason}); fetch it again"
                 ) from error
 
     def _examples(self, image: Image.Image, record: Record) -> Array:
         where, size = record.where, self.options.size
         if getattr(image, "is_animated", False) and image.format != "MPO":
-            raise _several(image, record)
+            raise _several(image, record, only=self.only)
         if image.mode == "F":
             raise DataError(
                 f"{where}: holds fractions, which no conversion keeps; round it to 8 bits first"
@@ -104,18 +104,17 @@ class Decoder:
         return image.convert("L") if self.options.convert == "grey" else image
 
 
-def _several(image: Image.Image, record: Record) -> DataError:
-    """What to say of a file of several pictures; the reader of video takes a GIF by its path.
+def _several(image: Image.Image, record: Record, *, only: bool) -> DataError:
+    """What to say of a file of several pictures: Pillow calls pages, layers and frames animated.
 
-    Pillow calls all of them animated: pages, layers and frames.
+    The reader of video takes a GIF in a folder, but then no picture beside it.
     """
-    if image.format == "GIF" and not isinstance(record.data, bytes):
-        return DataError(f"{record.where}: is animated; cut it into clips by --frames")
     count, kind = getattr(image, "n_frames", "several"), _PARTS.get(image.format or "", "frames")
-    film = ", or all as a video file (.gif, .mp4), which is read with --frames"
+    film = ", or read it as clips by `axial data --frames`, in a folder without pictures"
+    is_film = image.format == "GIF" and not only and not isinstance(record.data, bytes)
     return DataError(
-        f"{record.where}: holds {count} {kind}, not one picture; save each "
-        f"as a file of its own{film * (kind == 'frames')}"
+        f"{record.where}: holds {count} {kind}, not one picture; save each as a file of its "
+        f"own{film * is_film}"
     )
 
 
@@ -131,8 +130,8 @@ def shrink(image: Image.Image, size: int, where: str) -> Image.Image:
     if side < size:
         raise DataError(
             f"{where}: is {image.width} x {image.height}, smaller than --size {size}, and "
-            f"nothing is blown up: give a larger picture, or --size {side} at most where the "
-            f"model allows it"
+            f"pictures are never enlarged: give one of at least {size} x {size}, or use --size "
+            f"{side} at most, with a model of that size"
         )
     left, top = (image.width - side) // 2, (image.height - side) // 2
     box = (left, top, left + side, top + side)

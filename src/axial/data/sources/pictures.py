@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from axial.data.description import counted
 from axial.data.sources.archives import Entry, tar_entries
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import Decoder
@@ -49,7 +50,8 @@ def open_folder(path: Path, options: ReadOptions) -> Source:
         classes=len(classes),
         count=None if options.patches else len(files.names),
         records=_file_records(files, classes),
-        decode=Decoder(options, only=len(files.names) == 1),
+        decode=Decoder(options),
+        alone=len(files.names) == 1,
         takes=OPTIONS,
         notes=files.notes + changes(options),
     )
@@ -63,6 +65,7 @@ def open_picture(path: Path, options: ReadOptions) -> Source:
         values=256,
         records=iter([Record(str(path), str(path))]),
         decode=Decoder(options, only=True),
+        alone=True,
         takes=OPTIONS,
         notes=changes(options),
     )
@@ -146,7 +149,7 @@ def find_files(path: Path, wanted: Callable[[str], bool], options: ReadOptions) 
 
 
 def _ignored(count: int) -> list[str]:
-    return [f"{count} other files ignored"] if count else []
+    return [f"{counted(count, 'other file')} ignored"] if count else []
 
 
 def files_below(folder: Path, wanted: Callable[[str], bool]) -> tuple[list[str], list[str]]:

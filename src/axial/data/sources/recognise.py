@@ -35,7 +35,7 @@ def open_source(what: str | Path, options: ReadOptions | None = None) -> Source:
     for name in options.given:
         if name not in source.takes | {"split", "skip_bad"}:
             raise DataError(
-                f"{what}: --{name.replace('_', '-')} means nothing to the reader of this "
+                f"{what}: --{name.replace('_', '-')} does not apply to this source "
                 f"({source.reader}); leave it out"
             )
     if options.split is not None and source.split is None:
@@ -185,7 +185,7 @@ def _picture_or_video(path: Path, options: ReadOptions) -> _Opener:
     except Exception as error:  # Pillow's plugins each fail in their own way
         if not moving and not pictures.is_picture_name(path.name):
             raise DataError(
-                f"{path}: is nothing axial reads: an archive or batches of CIFAR-10 or ImageNet, "
-                f"BAIR TFRecords, IDX, pictures, video, .npy or .npz"
+                f"{path}: is not a format axial reads: an archive or batches of CIFAR-10 or "
+                f"ImageNet, BAIR TFRecords, IDX, pictures, video, .npy or .npz"
             ) from error
     return video.open_video if moving else pictures.open_picture

@@ -26,6 +26,14 @@ class Record(NamedTuple):
     """A label for all its examples, or an array with one for each."""
 
 
+class Refused(NamedTuple):
+    """A record that cannot be used, or what a source could not read."""
+
+    where: str
+    """As of the record; nothing where only the error tells."""
+    error: DataError
+
+
 @dataclass(kw_only=True)
 class Source:
     """An opened source: facts, and records that are read while one goes through them."""
@@ -51,6 +59,8 @@ class Source:
     official: int | None = None
     """Examples the official split has."""
     notes: list[str] = field(default_factory=list)
+    alone: bool = False
+    """Whether it has one record at most, so that none is left without it."""
     takes: frozenset[str] = frozenset()
     """Options that mean something here, besides split and skip_bad."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from PIL import Image
 
+from axial.data.description import counted
 from axial.data.sources.archives import shown, told
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import on_white, opaque, shrink
@@ -70,7 +71,7 @@ def open_video(path: Path, options: ReadOptions) -> Source:
     notes = [f"clips of {options.frames} consecutive frames", *files.notes, *changes(options)]
     return Source(
         name=path.stem if path.is_file() else path.resolve().name,
-        reader="video" if path.is_file() else f"folder of {len(names)} videos",
+        reader="video" if path.is_file() else f"folder of {counted(len(names), 'video')}",
         split=files.split,
         values=256,
         records=_records([files.folder / name for name in names], options, notes),
@@ -185,10 +186,7 @@ def _image(frame: Any, options: ReadOptions, where: str) -> Image.Image:
 
 
 def _damaged(path: Path, number: int, reason: object) -> DataError:
-    return DataError(
-        f"{path}: cannot be decoded at frame {number} ({reason}); fetch it again, or go on without "
-        f"it by --skip-bad"
-    )
+    return DataError(f"{path}: cannot be decoded at frame {number} ({reason}); fetch it again")
 
 
 def _pictures(path: Path, container: "InputContainer") -> Iterator[Any]:
