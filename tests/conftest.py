@@ -30,6 +30,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore Ctrl-C, and so would every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_runtest_teardown(item):
+    """Nothing may give the tests real-time priority: what they start would wait for no one else."""
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER, f"{item.nodeid} changed the scheduling"
+
+
 SMALL = {1: (5,), 2: (3, 4), 3: (3, 2, 3), 4: (3, 2, 2, 2)}
 TINY = {1: (3,), 2: (2, 2), 3: (2, 1, 2), 4: (1, 2, 1, 2)}
 
