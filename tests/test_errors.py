@@ -73,6 +73,9 @@ calls = [
     lambda: axial.draw(model, 1, given=x.to(torch.uint8)),
     lambda: axial.pack(x.numpy(), "x.npy"),
     lambda: axial.pack("x.npy", "y.npy", {"size": 3}),
+    lambda: axial.evaluate(torch.nn.Linear(2, 2), x),
+    lambda: axial.fingerprint("cifar10"),
+    lambda: axial.open_packed(None),
 ]
 for call in calls:
     try:
@@ -102,6 +105,9 @@ def test_what_stands_for_another_thing_is_refused_in_one_line():
             "given is torch.uint8, which has no -1",
             "source is a ndarray: give a path or a name",
             "options is a dict: give axial.ReadOptions",
+            "model is a Linear",
+            "model is a str: load it first",
+            "path is a NoneType",
         ),
         strict=True,
     ):

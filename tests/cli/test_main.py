@@ -280,14 +280,16 @@ print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
     assert done.stdout.split()[-2:] == [expected, "False"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["compress cifar10 x.png --out x.axl", "data x --out x.npy", "info x"],
-)
+@pytest.mark.parametrize("command", ["compress cifar10 x.png --out x.axl", "data x --out x.npy"])
 def test_what_is_one_process_is_not_started_by_torchrun(command, capsys, monkeypatch):
     """Every rank would do all of the work, and write one file."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    said = fails(capsys, *command.split())
-    assert said.endswith(
-        f"`axial {command.split()[0]}` runs as one process: start it without torchrun"
-    )
+    monkeypatch.setenv("RANK", "1")
+    name, *options = command.split()
+    line = f"axial: `axial {name}` runs as one process: start it without torchrun, or unset RANK"
+    assert fails(capsys, name, *options) == line
+    main(["info", "digits"])
+    for size, rank in (("1", "0"), ("", "0"), ("x", "0"), ("2", None)):
+        monkeypatch.setenv("WORLD_SIZE", size)
+        monkeypatch.delenv("RANK") if rank is None else monkeypatch.setenv("RANK", rank)
+        assert "torchrun" not in fails(capsys, name, *options)

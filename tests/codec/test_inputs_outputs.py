@@ -12,7 +12,7 @@ from PIL import Image
 import axial
 from axial import open_packed, pack
 from axial.codec.codec import Codec, Example
-from axial.codec.container import Entry
+from axial.codec.container import Entry, read_contents
 
 MODELS = {
     "colour": config((4, 4), channels=3, values=256),
@@ -59,6 +59,26 @@ def test_progress_tells_how_many_tiles_there_are(models, folder, capsys, monkeyp
     assert f"tiles coded: {tiles} of {tiles}" in capsys.readouterr().err
     run("decompress", folder / "x.axl", "--out", folder / "back")
     assert f"tiles decoded: {tiles} of {tiles}" in capsys.readouterr().err
+
+
+def test_of_some_entries_the_tiles_of_their_groups_are_counted(models, folder, capsys, monkeypatch):
+    run("compress", models / "colour", folder / "in", "--overlap", "0", "--out", folder / "x.axl")
+    monkeypatch.setattr("axial.system.progress.LINE_SECONDS", 0.0)
+    run("decompress", folder / "x.axl", "--only", "a.png", "--out", folder / "a.png")
+    assert "tiles decoded: 11\n" in capsys.readouterr().err  # all are in one group
+
+
+def test_grey_pictures_of_any_size_take_one_plane_of_a_colour_model(models, folder):
+    (folder / "grey").mkdir()
+    x = np.random.default_rng(0).integers(256, size=(2, 5, 7), dtype=np.uint8)
+    for i, one in enumerate((x[0], x[1, :, :6])):
+        Image.fromarray(one).save(folder / "grey" / f"{i}.png")
+    pack(folder / "grey", folder / "g.npy", axial.ReadOptions(any_size=True))
+    run("compress", models / "colour", folder / "g.npy", "--out", folder / "g.axl")
+    with (folder / "g.axl").open("rb") as file:
+        assert all(entry.one_plane for entry in read_contents(file).entries)
+    run("decompress", folder / "g.axl", "--out", folder / "back")
+    assert np.array_equal(pixels(folder / "back" / "g" / "000000.png"), x[0])
 
 
 def test_a_picture_that_changes_while_it_is_compressed_is_refused(models, folder, monkeypatch):
@@ -345,6 +365,10 @@ def test_labels_are_there_for_all_inputs_or_for_none(models, folder, pictures):
     for both in (inputs, inputs[::-1]):
         line = refused("compress", models / "colour", *both, "--out", folder / "x.axl")
         assert "a.png: has no label" in line and "one by one" in line
+    inputs.append(folder / "in" / "photo.jpg")  # as much at fault as the other
+    line = refused("compress", models / "colour", *inputs[::-1], "--out", folder / "x.axl")
+    said = f"photo.jpg: has no label, and {inputs[1]} has; compress them one by one"
+    assert line == f"axial: {folder / 'in'}/{said}"
 
 
 def test_a_grey_array_without_labels_needs_one_for_a_model_of_colours_and_classes(models, tmp_path):

@@ -27,6 +27,24 @@ def test_pictures_smaller_than_the_models_are_not_to_be_shrunk(tmp_path):
         assert caught.value.as_written.endswith(f"values; {cure}")
 
 
+def test_pictures_of_the_models_size_are_not_too_small_for_it(tmp_path):
+    """Its shorter side is shorter than its width."""
+    wide = DataShape(axes=(4, 8), channels=1)
+    packed = open_packed(write(tmp_path / "x.npy", formats.pictures(2, 8)[:, :4]))
+    with pytest.raises(InputError) as caught:
+        conform(packed, wide)
+    assert caught.value.as_written.endswith(
+        "pictures are read with --convert grey, if that is meant"
+    )
+
+
+def test_wide_pictures_are_too_small_by_their_shorter_side(tmp_path):
+    packed = open_packed(write(tmp_path / "x.npy", formats.pictures(2, 20)[:, :12]))
+    with pytest.raises(InputError) as caught:
+        conform(packed, PICTURES)
+    assert "give some of at least 16 x 16" in caught.value.as_written
+
+
 def test_a_moving_gif_is_no_three_pictures_to_a_model_of_pictures(tmp_path):
     first, *others = [Image.fromarray(x) for x in formats.pictures(3, 16)]
     path = tmp_path / "anim.gif"

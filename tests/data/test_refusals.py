@@ -17,7 +17,7 @@ def test_one_reason_is_one_whatever_its_numbers_and_names():
         ("b: c", "cut at byte 1,061.5 (odd)"),
         ("d", "is empty"),
     )
-    assert [(r.count, r.text, r.others) for r in found.by_count()] == [
+    assert [(r.count, r.where + r.why, r.others) for r in found.by_count()] == [
         (2, "a1: cut at byte 60 (too short (1))", ["b: c"]),
         (1, "d: is empty", []),
     ]
@@ -35,7 +35,7 @@ def test_what_is_kept_is_bounded():
     assert found.count == 10_000
     most, *others = found.by_count()
     assert (most.count, len(most.others)) == (5000, 7) and len(others) < 1000
-    assert found.notes() == [
+    assert found.notes("source") == [
         "5,000 skipped, the first: 0: alike",
         *(f"1 skipped: {i}: {chr(97 + i)}aa" for i in range(4)),
         "4,996 skipped for other reasons",
@@ -44,3 +44,18 @@ def test_what_is_kept_is_bounded():
     assert found.in_one_line() == (
         f"0: alike (also {names} and 4,992 more); 0: aaa; 1: baa; 2: caa; and 4,997 more"
     )
+
+
+def test_places_are_told_from_the_source_on_and_names_are_left_as_they_are():
+    found = refusals(("/home/me/cats/a; b.png", "is odd; mend it, as /home/me/cats/c.png is"))
+    assert found.notes("/home/me/cats") == ["1 skipped: a; b.png: is odd; mend it, as c.png is"]
+    assert (
+        found.in_one_line() == "/home/me/cats/a; b.png: is odd, mend it, as /home/me/cats/c.png is"
+    )
+    alone = refusals(("/home/me/cats.npy", "is odd"))
+    assert alone.notes("/home/me/cats.npy") == ["1 skipped: cats.npy: is odd"]
+
+
+def test_a_reason_without_end_is_cut():
+    found = refusals(("a", "x" * 10_000))
+    assert len(found.notes("s")[0]) < 1000

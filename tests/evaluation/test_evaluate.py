@@ -88,11 +88,16 @@ def test_scoring_what_a_run_was_trained_on_is_warned_of(alone, digits, capsys):
     assert f"warning: {run} was trained on this data" in capsys.readouterr().err
     main(["evaluate", str(run), "--data", str(digits.path), "--first", "2", "--no-compare"])
     assert "warning" not in capsys.readouterr().err
+    main(["evaluate", str(run), "--data", "digits", "--split", "train", "--first", "2"])
+    assert f"warning: {run} was trained on this data" in capsys.readouterr().err
+    main(["evaluate", str(run), "--data", "digits", "--first", "2", "--no-compare"])
+    assert "warning" not in capsys.readouterr().err
 
 
-def test_classes_called_by_their_numbers_are_refused_by_number(run, digits, capsys):
-    command = ["evaluate", str(run), "--data", str(digits.path), "--label"]
-    line = f"axial: {run}: --label is '{{}}', and there is no such class; use 0 to 9, or all"
+def test_classes_called_by_their_numbers_are_refused_by_number(alone, digits, capsys):
+    assert axial.load(alone).class_names == tuple("0123456789")
+    command = ["evaluate", str(alone), "--data", str(digits.path), "--label"]
+    line = f"axial: {alone}: --label is '{{}}', and there is no such class; use 0 to 9, or all"
     for wanted in ("12", "cat"):
         assert fails(capsys, *command, wanted) == line.format(wanted)
 

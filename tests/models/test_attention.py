@@ -212,6 +212,28 @@ def test_what_is_no_tensor_is_refused(monkeypatch):
         layer(0)(x, memory=x.numpy())
 
 
+def test_a_layer_takes_its_own_precision_or_what_autocast_makes_of_it():
+    layer, x = AxialAttention(8, 2, 0, causal=True), torch.randn(2, 3, 4, 8)
+    for wrong in (torch.bfloat16, torch.float64):
+        with pytest.raises(InputError, match=f"x is {wrong}, but the layer is torch.float32"):
+            layer(x.to(wrong))
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = layer(x)
+        assert torch.equal(layer(x.bfloat16()), wanted) and wanted.dtype == torch.bfloat16
+
+
+def test_a_layer_whose_dense_layers_were_exchanged_takes_what_they_take():
+    layer, x = AxialAttention(8, 2, 0, causal=True), torch.randn(2, 3, 4, 8, dtype=torch.float64)
+    wanted = layer(x.float())
+    layer.to_qkv = torch.nn.Sequential(Narrowed(), layer.to_qkv)
+    torch.testing.assert_close(layer(x), wanted)
+
+
+class Narrowed(torch.nn.Module):
+    def forward(self, x):
+        return x.float()
+
+
 def test_dropout_acts_on_the_weights_while_training_only():
     made, x = layer(1, dropout=0.5), grid(64, 3, 4, 8)
     calm = made(x)

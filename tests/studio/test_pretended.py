@@ -10,13 +10,11 @@ from serving import pictures, png, serving
 
 from axial import save
 from axial.models.families import new_model
-from axial.models.pixelcnn_config import PixelCnnPpConfig
+from axial.models.sequence_config import FullConfig
 
 MODELS = {
     "colour": tiny_model(config((4, 4), channels=3, values=256)),
-    "pixelcnn": new_model(
-        PixelCnnPpConfig(axes=(4, 4), channels=3, width=4, layers=1, components=2)
-    ).double(),
+    "full": new_model(FullConfig(axes=(4, 4), channels=3, width=8, heads=2, layers=1)).double(),
 }
 
 

@@ -47,7 +47,7 @@ def test_more_steps_lengthen_a_run_and_the_rest_is_as_if_it_had_been_planned(tmp
     assert step_of(grown) == 22 and axial.load(grown) is not None
 
 
-def test_minutes_are_lengthened_by_minutes(tmp_path):
+def test_minutes_are_lengthened_by_minutes(tmp_path, capsys):
     folder = tmp_path / "run"
     create(plan(max_minutes=0.01, steps=6), folder, ALONE)
     assert "ends after 0.01 minutes; lengthen it by --max-minutes" in refused(
@@ -55,6 +55,10 @@ def test_minutes_are_lengthened_by_minutes(tmp_path):
     )
     main(["train", "--resume", str(folder)])
     before = step_of(folder)
+    capsys.readouterr()
+    main(["train", "--resume", str(folder)])
+    said = capsys.readouterr().err
+    assert "all steps are done; " in said and "--max-minutes N adds some" in said
     main(["train", "--resume", str(folder), "--max-minutes", "0.03"])
     assert step_of(folder) > before
 

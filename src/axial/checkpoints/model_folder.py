@@ -5,6 +5,7 @@ damaged weight or an edited configuration is noticed. Nothing is ever unpickled.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -117,7 +118,7 @@ def load(
     of a model that comes with the package: kept in bfloat16, and computed with in float32. A
     string `hub:user/name`, or `hub:user/name@revision`, is a model on the Hugging Face Hub.
     """
-    if not isinstance(folder, str | Path):
+    if not isinstance(folder, str | os.PathLike):
         raise CheckpointError(f"folder is a {type(folder).__name__}: give a path or a name")
     device = usable(device)
     check_choice("weights", weights, get_args(Weights))
@@ -198,6 +199,7 @@ def is_model(folder: Path) -> bool:
 
 def fingerprint(model: Model) -> str:
     """SHA-256 of configuration and weights: equal if and only if the models are."""
+    check_model(model)
     return _fingerprint(model.config, _weights(model))
 
 

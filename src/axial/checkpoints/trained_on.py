@@ -34,8 +34,10 @@ def check_unseen(packed: Packed, checkpoint: Path | str) -> None:
 
 
 def is_trained_on(packed: Packed, checkpoint: Path | str) -> bool:
-    """Whether these are the very elements that a run was trained on, whatever they are called."""
-    return bool(_data_of(checkpoint).get("sha256") == packed.description.sha256)
+    """Whether these are the very elements that a run was trained on, or the first of them."""
+    own, about = _data_of(checkpoint), packed.description
+    first = about.beginning and about.title == own.get("title")
+    return bool(first or own.get("sha256") == about.sha256)
 
 
 def other_version(packed: Packed, checkpoint: Path | str) -> str | None:

@@ -34,8 +34,8 @@ from axial.errors import AxialError, ConfigError, is_out_of_memory
 from axial.system.terminal import printable
 from axial.validation import unknown_name
 
-_ON_RANKS = ("complete", "evaluate", "sample", "train")
-"""Commands whose work several ranks share."""
+_ONE_PROCESS = ("compress", "data", "decompress", "import", "push", "studio")
+"""Commands that several ranks would each do whole, at one place."""
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -102,8 +102,10 @@ def _dispatch(args: Sequence[str] | None) -> None:
         sys.exit(2)
     else:
         command = COMMANDS[name]
-        if name not in _ON_RANKS and os.environ.get("WORLD_SIZE", "1") != "1":
-            raise ConfigError(f"`axial {name}` runs as one process: start it without torchrun")
+        if name in _ONE_PROCESS and _is_a_rank() and not {"-h", "--help"} & set(args):
+            raise ConfigError(
+                f"`axial {name}` runs as one process: start it without torchrun, or unset RANK"
+            )
         try:
             if command is train:  # its defaults depend on its arguments
                 train(args[1:])
@@ -113,6 +115,12 @@ def _dispatch(args: Sequence[str] | None) -> None:
             if done.code == 0 and {"-h", "--help"} & set(args):
                 print(examples(command))
             raise
+
+
+def _is_a_rank() -> bool:
+    """Whether this is one of several processes of a job, as torchrun starts them."""
+    count = os.environ.get("WORLD_SIZE", "")
+    return "RANK" in os.environ and count.isdecimal() and int(count) > 1
 
 
 def _with_flags(message: str, args: Sequence[str] | None) -> str:

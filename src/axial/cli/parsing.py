@@ -113,7 +113,8 @@ def parse(what: Callable[..., _T], args: Sequence[str], name: str, default: Any 
 
 
 def _refuse_unknown(word: str, known: Sequence[str], command: str) -> None:
-    line = unknown_name("flag", word, known, listed="--help lists all")
+    kind = "flag" if word.startswith("-") else "argument"
+    line = unknown_name(kind, word, known, listed="--help lists all")
     print(f"{command}: {printable(line)}", file=sys.stderr)
     sys.exit(2)
 

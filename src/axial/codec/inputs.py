@@ -79,6 +79,10 @@ def compress_files(
     return summary(contents, size)
 
 
+class _MixedLabelsError(InputError):
+    """Inputs that cannot be in one file; it is no fault of one of them."""
+
+
 class _Inputs:
     """Opens what is to be compressed; pictures are read when their turn comes."""
 
@@ -110,6 +114,8 @@ class _Inputs:
                     for item in self._opened(Path(source), source):
                         items.append(item)
                         progress(len(items))
+                except _MixedLabelsError:
+                    raise
                 except AxialError as error:
                     self.refused.add(error, str(source))
         if self.refused.count == 1:
@@ -256,11 +262,11 @@ class _Inputs:
             self.classes = classes
         elif 0 in self.labelled:
             other = self.labelled[max(self.labelled)]
-            raise InputError(
+            raise _MixedLabelsError(
                 f"{self.labelled[0]}: has no label, and {other} has; compress them one by one"
             )
         else:
-            raise InputError(
+            raise _MixedLabelsError(
                 f"{source}: has {classes} classes where another input has {self.classes}; "
                 f"compress them one by one"
             )

@@ -161,7 +161,7 @@ def _cure(found: DataShape, wanted: DataShape) -> str:
         or (len(both) > 1 and both != set(colours))
     ):
         return "give other data"
-    if min(found.axes[-2:]) < width:
+    if sizes and min(found.axes[-2:]) < width:
         return f"pictures are never enlarged: give some of at least {width} x {width}"
     words = [f"--size {width}"] * sizes
     words += [f"--convert {colours[wanted.channels]}"] * (len(both) > 1)

@@ -283,6 +283,8 @@ def open_packed(path: Path | str, *, stack_frames: bool = False) -> Packed:
 
     Sizes, types and labels are checked here, the hash of the elements by `Packed.check`.
     """
+    if not isinstance(path, str | Path):
+        raise DataError(f"path is a {type(path).__name__}: give that of a packed array")
     try:
         return Packed(path, stack_frames=stack_frames)
     except OSError as error:

@@ -111,7 +111,9 @@ def pack(
                 f"{out}: would replace the very file it is made from; use another --out"
             )
     with PackedWriter(out, overwrite=overwrite) as writer:
-        collector = _Collector(writer, opened, options, limit=limit, skippable=skippable)
+        collector = _Collector(
+            writer, opened, options, path=str(source), limit=limit, skippable=skippable
+        )
         if before is not None:
             collector.inherit(before)
         if class_names is not None:
@@ -187,6 +189,7 @@ class _Collector:
         source: Source,
         options: ReadOptions,
         *,
+        path: str,
         limit: int | None,
         skippable: bool,
     ) -> None:
@@ -197,6 +200,7 @@ class _Collector:
         self.limit = limit
         self.beginning = self.renamed = False
         self.refused = Refusals()
+        self.path = path
         self.skipped_before = 0
         self.largest = 0
         self.labels: list[Array] = []
@@ -297,7 +301,7 @@ class _Collector:
             source.notes.append(
                 f"{counted(count, 'example')}, but the official split has {source.official:,}"
             )
-        source.notes += refused.notes()
+        source.notes += refused.notes(self.path)
         skipped = self.skipped_before + refused.count
         if skipped and _SKIPPED not in source.notes:
             source.notes.append(_SKIPPED)

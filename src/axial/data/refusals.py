@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from axial.errors import AxialError
 
@@ -9,6 +10,8 @@ _MOST_REASONS, _MOST_OTHERS = 512, 7
 """How many are kept, and how many names for each."""
 _TOLD, _IN_LINE = 5, 4
 """How many reasons are told, and told in one line."""
+_LONGEST = 500
+"""Letters of a reason."""
 _PARTICULAR = re.compile(r"\(.*\)|\d[\d,.]*")
 
 
@@ -16,8 +19,10 @@ _PARTICULAR = re.compile(r"\(.*\)|\d[\d,.]*")
 class Reason:
     """Why something was refused, and how often."""
 
-    text: str
-    """What was said the first time."""
+    where: str
+    """What it happened to first."""
+    why: str
+    """What was said then."""
     count: int = 1
     others: list[str] = field(default_factory=list)
     """The next few that it happened to."""
@@ -42,24 +47,30 @@ class Refusals:
             where = text.partition(": ")[0]
         self.count += 1
         self.first = self.first or text
-        key = _PARTICULAR.sub("#", text.removeprefix(where))
+        why = text.removeprefix(where)[:_LONGEST]
+        key = _PARTICULAR.sub("#", why)
         if (reason := self._reasons.get(key)) is not None:
             reason.count += 1
             reason.others += [where] if len(reason.others) < _MOST_OTHERS else []
         elif len(self._reasons) < _MOST_REASONS:
-            self._reasons[key] = Reason(text)
+            self._reasons[key] = Reason(where, why)
 
     def by_count(self) -> list[Reason]:
         """The reasons, the most frequent first; of hundreds only those that came up first."""
         return sorted(self._reasons.values(), key=lambda reason: -reason.count)
 
-    def notes(self) -> list[str]:
-        """A line for each of the most frequent reasons, as of records that were skipped."""
+    def notes(self, source: str) -> list[str]:
+        """A line for each of the most frequent reasons that records of a source were skipped for.
+
+        They stay with the data: places are told from the source on.
+        """
         told, left = [], self.count
         for reason in self.by_count()[:_TOLD]:
             left -= reason.count
             first = ", the first" * (reason.count > 1)
-            told.append(f"{reason.count:,} skipped{first}: {reason.text}")
+            text = f"{reason.where}{reason.why}".replace(f"{source}/", "")
+            text = text.replace(source, Path(source).name)
+            told.append(f"{reason.count:,} skipped{first}: {text}")
         return [*told, f"{left:,} skipped for other reasons"] if left else told
 
     def in_one_line(self) -> str:
@@ -70,5 +81,5 @@ class Refusals:
             more = reason.count - 1 - len(reason.others)
             names = ", ".join(reason.others) + f" and {more:,} more" * (more > 0)
             also = f" (also {names})" if names else ""
-            told.append(reason.text.replace("; ", ", ") + also)
+            told.append(reason.where + reason.why.replace("; ", ", ") + also)
         return "; ".join([*told, f"and {left:,} more"] if left else told)

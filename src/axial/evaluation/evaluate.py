@@ -38,7 +38,7 @@ from axial.evaluation.scoring import conditioned_bits, score, wanted_data
 from axial.media.maps import bit_map
 from axial.media.sheets import check_preview, write_png
 from axial.models.family_config import FamilyConfig
-from axial.models.protocol import Model
+from axial.models.protocol import Model, check_model
 from axial.shape import ClassNames
 from axial.system.files import (
     check_apart,
@@ -82,6 +82,7 @@ def evaluate(
     folder = None
     if isinstance(model, str | Path):
         folder, model = model, load(model, device=usable(device), weights=weights)
+    check_model(model)
     fixed = None
     if isinstance(label, str | int):
         fixed, label = _condition(folder or "model", label, model.config, model.class_names), None
@@ -173,6 +174,9 @@ def report(
             progress=team.is_rank0,
             limit=config.first,
         )
+        if team.is_rank0 and is_trained_on(packed, checkpoint):
+            line = f"warning: {checkpoint} was trained on this data: the score is none of new data"
+            print(printable(line), file=sys.stderr)
         examples = _conform(packed, about, names, checkpoint, fixed)
         model = load(checkpoint, device=team.device, weights=config.weights)
         count = min(len(examples), config.limit or config.first or len(examples))
@@ -210,9 +214,6 @@ def report(
                 codecs = _codecs(examples, index, model.config, progress=progress)
                 found = replace(found, codecs=codecs)
         condition = -1 if found.summed else fixed
-        if team.is_rank0 and is_trained_on(packed, checkpoint):
-            line = f"warning: {checkpoint} was trained on this data, but for what it held out"
-            print(printable(line), file=sys.stderr)
         team.on_rank0(lambda: _write(config, found, facts, model, examples, condition))
 
 

@@ -354,7 +354,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def check_model(model: object) -> None:
     """Refuse what is no model, such as the name of one."""
-    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+    if not isinstance(model, nn.Module) or not hasattr(model, "check"):
         named = isinstance(model, str | Path)
         hint = f"load it first, by axial.load({str(model)!r})" if named else "axial.load reads one"
         raise InputError(f"model is a {type(model).__name__}: {hint}")

@@ -70,7 +70,7 @@ def opening(run: Run, plan: Plan) -> str:
         length = f"{training.max_minutes:g} minutes, in steps of {training.batch:,} examples"
     lines = {
         "run": f"{run.folder}, preset {run.about['preset']}",
-        "data": f"{run.about['data']['title']}, {_divided(run, training)}",
+        "data": f"{run.about['data']['title']}, {_divided(run, training)}{_unscored(run, plan)}",
         "model": f"{config.parameters():,} parameters",
         "training": length,
     }
@@ -101,12 +101,20 @@ def _divided(run: Run, training: TrainConfig) -> str:
     data, trained = run.about["data"], trained_examples(run)
     count, crops = data["examples"], data.get("crops")
     if crops is None:
-        none = ", so nothing is scored: --validation N holds some out" * (trained == count)
-        return f"{count:,} examples: {trained:,} to train on, {count - trained:,} held out{none}"
+        return f"{count:,} examples: {trained:,} to train on, {count - trained:,} held out"
     size = " x ".join(map(str, training.crop or ()))
     held_out = f"{crops['held_out_pictures']:,} held out, scored on {crops['held_out']:,} tiles"
     small = f", {crops['too_small']:,} too small" if crops["too_small"] else ""
     return f"{count:,} pictures: {trained:,} crops of {size} a pass, {held_out}{small}"
+
+
+def _unscored(run: Run, plan: Plan) -> str:
+    """What to say of a new run that is too small to hold anything out of itself."""
+    data = run.about["data"]
+    new = plan.preset is not None and plan.training.validation is None
+    if not new or "crops" in data or trained_examples(run) < data["examples"]:
+        return ""
+    return ", so nothing is scored: --validation N holds some out"
 
 
 def _changes(plan: Plan, training: TrainConfig, config: FamilyConfig) -> list[str]:
