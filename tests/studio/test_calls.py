@@ -65,8 +65,8 @@ def test_jobs_with_the_same_settings_are_drawn_in_one_batch(client, loaded):
     asked = [{"count": n, "seed": n, "first": 3 * n} for n in (1, 2, 1)]
     asked += [{"count": 1, "seed": 1, "temperature": 0.5}]
     batches, found = {}, {}
-    with client.events("slow", "draw", *as_json({"count": 4})) as blocking:
-        next(blocking)
+    with client.events("slow", "draw", *as_json({"count": 32})) as blocking:
+        next(name for name, _ in blocking if name == "started")
         streams = [client.events("slow", "draw", *as_json(a)) for a in asked]
         events = [stream.__enter__() for stream in streams]
         assert [next(e)[1]["place"] for e in events] == [1, 2, 3, 4]
