@@ -54,6 +54,14 @@ def test_places_are_told_from_the_source_on_and_names_are_left_as_they_are():
     )
     alone = refusals(("/home/me/cats.npy", "is odd"))
     assert alone.notes("/home/me/cats.npy") == ["1 skipped: cats.npy: is odd"]
+    for source, where, told in (
+        (".", "0.png", "0.png"),
+        ("in/", "in/main/0.png", "main/0.png"),
+        ("in", "in/in/0.png", "in/0.png"),
+        ("a.tar", "a.tar/b/0.png", "b/0.png"),
+        ("../in", "../in/0.png", "0.png"),
+    ):
+        assert refusals((where, "is odd.")).notes(source) == [f"1 skipped: {told}: is odd."]
 
 
 def test_a_reason_without_end_is_cut():

@@ -25,7 +25,7 @@ _axial() {{
             esac
             case "$cur" in -*) ;; *) words=$(printf '%s\\n' $words | grep -v '^-') ;; esac
             COMPREPLY=($(compgen -W "$words" -- "$cur"))
-            case "$cur" in -*) ;; *) local IFS=$'\n'; COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
+            case "$cur" in -*) ;; *) local IFS=$'\\n'; COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
             return ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "$cur"))

@@ -68,8 +68,7 @@ class Refusals:
         for reason in self.by_count()[:_TOLD]:
             left -= reason.count
             first = ", the first" * (reason.count > 1)
-            text = f"{reason.where}{reason.why}".replace(f"{source}/", "")
-            text = text.replace(source, Path(source).name)
+            text = _from(Path(source), f"{reason.where}{reason.why}")
             told.append(f"{reason.count:,} skipped{first}: {text}")
         return [*told, f"{left:,} skipped for other reasons"] if left else told
 
@@ -83,3 +82,11 @@ class Refusals:
             also = f" (also {names})" if names else ""
             told.append(reason.where + reason.why.replace("; ", ", ") + also)
         return "; ".join([*told, f"and {left:,} more"] if left else told)
+
+
+def _from(source: Path, text: str) -> str:
+    """A text without the folders that lead to a source, or into it if it is one."""
+    for folder in (source, source.parent):
+        if folder.name:  # neither where we are nor the root
+            text = re.sub(rf"(?<![\w./-]){re.escape(str(folder))}/", "", text)
+    return text
