@@ -64,10 +64,12 @@ MEASUREMENTS = {
     "paths": Measurement(
         "benchmarks/paths.py --data {data}/train.npy --out {out}/paths.json", 12, resumable=True
     ),
-    "codec": Measurement("benchmarks/codec.py size {data}/test.npy --count 10000 --device cuda", 5),
-    "codec-kodak": Measurement("benchmarks/codec.py photos {data}/kodak --device cuda", 6),
+    "codec": Measurement(
+        "benchmarks/codec.py size {data}/test.npy --count 10000 --alone --device cuda", 5
+    ),
+    "codec-kodak": Measurement("benchmarks/codec.py photos {data}/kodak --alone --device cuda", 6),
     "codec-kodak-photos": Measurement(
-        "benchmarks/codec.py photos {data}/kodak --model photos --device cuda", 6
+        "benchmarks/codec.py photos {data}/kodak --model photos --alone --device cuda", 6
     ),
     "codec-across": Measurement(  # to be read on another machine
         "benchmarks/codec_across.py write {data}/test.npy --device cuda --out {out}/files", 2

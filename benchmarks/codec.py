@@ -86,7 +86,7 @@ def size(args: argparse.Namespace, codec: Codec) -> None:
     print(
         f"  .axl               {8 * found / x.size:.5f} bits/dim ({found:,} bytes, +{over:.3f} %)"
     )
-    for name, count in codec_bytes(list(x)).items():
+    for name, count in ({} if args.alone else codec_bytes(list(x))).items():
         print(f"  {name:<18} {8 * count / x.size:.5f} bits/dim, a file each")
     print(f"  encoded in {writing:.1f} s")
     back: list[Array] = []
@@ -107,13 +107,16 @@ def photos(args: argparse.Namespace, codec: Codec) -> None:
     for path in paths:
         with Image.open(path) as image:
             x = np.atleast_3d(np.asarray(image))
-        found, writing, _ = restore(codec, [x], args.verify)
-        rows = {".axl": found, **codec_bytes([x.squeeze(-1) if x.shape[-1] == 1 else x])}
+        found, writing, reading = restore(codec, [x], args.verify)
+        rows = {".axl": found}
+        if not args.alone:
+            rows |= codec_bytes([x.squeeze(-1) if x.shape[-1] == 1 else x])
         for name, count in rows.items():
             total[name] = total.get(name, 0) + count
         elements += x.size
         told = ", ".join(f"{name} {8 * n / x.size:.4f}" for name, n in rows.items())
-        print(f"{path.name}: {told} bits/dim, encoded in {writing:.1f} s", flush=True)
+        spent = f"encoded in {writing:.1f} s, decoded in {reading:.1f} s"
+        print(f"{path.name}: {told} bits/dim, {spent}", flush=True)
     told = ", ".join(f"{name} {8 * n / elements:.4f}" for name, n in total.items())
     print(f"{len(paths)} pictures: {told} bits/dim")
 
@@ -264,6 +267,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="with `speed`, on a GPU: kernels")
     parser.add_argument("--overlap", type=int, nargs="+", help="of tiles; default: the codec's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what `bits` found, as bytes")
+    parser.add_argument("--alone", action="store_true", help="without the other formats")
     parser.add_argument("--verify", type=int, help="how many pictures to restore; default: all")
     args = parser.parse_args()
     device = torch.device(args.device)
