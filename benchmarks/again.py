@@ -1,7 +1,7 @@
-"""All figures that need a GPU, measured again: one command after another, in the time there is.
+"""All figures that need a GPU, measured again, in the time there is.
 
     python benchmarks/again.py list
-    python benchmarks/again.py run --data FOLDER --out OUT [--minutes 9] [--only tests paths]
+    python benchmarks/again.py run --data FOLDER --out OUT [--minutes 9] [--only tests-1 paths]
     python benchmarks/again.py show --out OUT
 
 FOLDER holds CIFAR-10 as `axial data` packs it, train.npy and test.npy, and the folders photos and
@@ -20,8 +20,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ ROOT = Path(__file__).parent.parent
 ENDED = "# ended with status "
 _PATIENCE = 20
 """Seconds that a command has to save what it has, when time is over."""
+_SHARES = 6
+"""Processes that share the tests."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,13 @@ class Measurement:
     """What it took on an H200, or is likely to take."""
     resumable: bool = False
     """Whether it goes on where it was stopped."""
+    timed: bool = True
+    """Whether its figures are of time, so that nothing may run beside it."""
+
+
+def _tests(share: int) -> Measurement:
+    command = "-m pytest -m 'gpu or kernel' -q -o addopts= -p no:cacheprovider --durations 8 "
+    return Measurement(f"{command} --share {share}/{_SHARES} {{gpu_tests}}", 6, timed=False)
 
 
 def _training(preset: str, options: str = "") -> Measurement:
@@ -60,9 +71,17 @@ def _recipe(row: str, options: str = "") -> Measurement:
 
 
 MEASUREMENTS = {
-    "tests": Measurement("-m pytest -m 'gpu or kernel' -q -o addopts= {gpu_tests}", 4),
+    **{f"tests-{i}": _tests(i) for i in range(1, _SHARES + 1)},
     "paths": Measurement(
-        "benchmarks/paths.py --data {data}/train.npy --out {out}/paths.json", 12, resumable=True
+        "benchmarks/paths.py --data {data}/train.npy --out {out}/paths.json --jobs 4",
+        7,
+        resumable=True,
+        timed=False,
+    ),
+    "codec-across": Measurement(  # to be read on another machine
+        "benchmarks/codec_across.py write {data}/test.npy --device cuda --out {out}/files",
+        2,
+        timed=False,
     ),
     "codec": Measurement(
         "benchmarks/codec.py size {data}/test.npy --count 10000 --alone --device cuda", 5
@@ -70,9 +89,6 @@ MEASUREMENTS = {
     "codec-kodak": Measurement("benchmarks/codec.py photos {data}/kodak --alone --device cuda", 6),
     "codec-kodak-photos": Measurement(
         "benchmarks/codec.py photos {data}/kodak --model photos --alone --device cuda", 6
-    ),
-    "codec-across": Measurement(  # to be read on another machine
-        "benchmarks/codec_across.py write {data}/test.npy --device cuda --out {out}/files", 2
     ),
     "training-cifar10": _training("cifar10"),
     "training-cifar10-bare": _training("cifar10", " --bare --profile"),
@@ -158,30 +174,39 @@ def ended(log: Path) -> str | None:
     return last.removeprefix("# ") if last.startswith(ENDED) else None
 
 
-def carry_out(command: Sequence[str], log: Path, seconds: float) -> int | None:
+def carry_out(
+    command: Sequence[str], log: Path, seconds: float, over: threading.Event
+) -> int | None:
     """Run a command for so long; its status, None if time was over before it ended."""
-    begun, seconds = time.monotonic(), max(0.0, seconds)
+    begun = time.monotonic()
     with log.open("a") as file:
         file.write(heading(command))
         file.flush()
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
             stdout=file,
             stderr=subprocess.STDOUT,
             process_group=0,  # what it starts is stopped with it
         )
         status = None
         try:
-            with suppress(subprocess.TimeoutExpired):
-                status = process.wait(seconds if seconds < math.inf else None)
+            while status is None and time.monotonic() < begun + seconds and not over.is_set():
+                with suppress(subprocess.TimeoutExpired):
+                    status = process.wait(0.2)
         finally:
             stop(process)
         spent = time.monotonic() - begun
         how = "# stopped" if status is None else f"{ENDED}{status}"
         file.write(f"\n{how} after {spent:.0f} s\n")
     return status
+
+
+def python_path() -> str:
+    """Where Python looks first: in this package, then where the caller says."""
+    added = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(ROOT / "src"), *([added] if added else [])])
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -196,12 +221,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def chosen(
-    names: Sequence[str] | None, out: Path, left: Callable[[], float]
+    names: Sequence[str] | None, out: Path, left: Callable[[], float], *, timed: bool
 ) -> Iterator[tuple[str, Measurement]]:
-    """What to run next, as long as there is time; `left` is in minutes."""
+    """What to run next of the timed ones, or of the others; `left` is in minutes."""
     for name in names or MEASUREMENTS:
         measurement = MEASUREMENTS[name]
-        if names is None and ended(out / f"{name}.txt"):
+        if measurement.timed is not timed or (names is None and ended(out / f"{name}.txt")):
             continue
         if left() < measurement.minutes and not (measurement.resumable and left() > 1):
             print(f"{name}: passed over, would take {measurement.minutes:g} minutes")
@@ -213,19 +238,34 @@ def run(args: argparse.Namespace) -> int:
     """Run what there is time for; 1 if a command failed."""
     args.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * args.minutes
-    failed = []
-    for name, measurement in chosen(args.only, args.out, lambda: (end - time.monotonic()) / 60):
+    over, failed = threading.Event(), []
+
+    def do(name: str, measurement: Measurement) -> None:
         log = args.out / f"{name}.txt"
         if args.only and ended(log):
             log.unlink()
         command = words(measurement, args.data.resolve(), args.out.resolve())
         print(f"{name}: python {' '.join(command)[:200]}", flush=True)
-        status = carry_out(command, log, end - time.monotonic())
+        status = carry_out(command, log, end - time.monotonic(), over)
         print(f"{name}: " + ("stopped" if status is None else f"status {status}"), flush=True)
         if status:
             failed.append(name)
+
+    def left() -> float:
+        return (end - time.monotonic()) / 60
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        try:
+            together = chosen(args.only, args.out, left, timed=False)
+            for done in [pool.submit(do, *each) for each in together]:
+                done.result()
+            for each in chosen(args.only, args.out, left, timed=True):
+                do(*each)
+        finally:
+            over.set()
+            pool.shutdown(cancel_futures=True)
     if failed:
-        print(f"failed: {', '.join(failed)}")
+        print(f"failed: {', '.join(sorted(failed))}")
     return 1 if failed else 0
 
 
@@ -245,7 +285,8 @@ def list_all() -> int:
     """Every command, with its minutes."""
     for name, measurement in MEASUREMENTS.items():
         goes_on = ", goes on where it was stopped" if measurement.resumable else ""
-        print(f"{name}: about {measurement.minutes:g} minutes{goes_on}")
+        beside = "" if measurement.timed else ", beside others"
+        print(f"{name}: about {measurement.minutes:g} minutes{goes_on}{beside}")
         print(f"    python {measurement.command}")
     return 0
 
@@ -258,6 +299,7 @@ def main() -> None:
     running = parts.add_parser("run", help="run what has not ended yet")
     running.add_argument("--data", type=Path, required=True, help="holds the data sets")
     running.add_argument("--minutes", type=float, default=math.inf, help="default: no limit")
+    running.add_argument("--jobs", type=int, default=_SHARES + 1, help="of what is not timed")
     running.add_argument("--only", nargs="+", choices=MEASUREMENTS, help="these, though they ended")
     showing = parts.add_parser("show", help="how each ended")
     showing.add_argument("--lines", type=int, default=3, help="last lines of each")

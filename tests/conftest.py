@@ -31,6 +31,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--share", metavar="I/N", help="every Nth test, from the Ith on")
+
+
 def pytest_runtest_teardown(item):
     """Nothing may give the tests real-time priority: what they start would wait for no one else."""
     assert os.sched_getscheduler(0) == os.SCHED_OTHER, f"{item.nodeid} changed the scheduling"
@@ -245,7 +249,11 @@ def launch(tmp_path, program):
     )
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(trylast=True)  # what -m leaves out is in no share
+def pytest_collection_modifyitems(config, items):
+    if share := config.getoption("--share"):
+        number, count = map(int, share.split("/"))
+        items[:] = items[number - 1 :: count]
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

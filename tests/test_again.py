@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -75,6 +76,61 @@ def test_what_would_not_end_is_not_begun_but_for_what_goes_on_later(tmp_path, mo
     assert not begun.exists()  # too little time is left to begin with it
 
 
+def test_what_is_not_timed_runs_together_and_before_what_is(tmp_path, monkeypatch):
+    """Each waits for the other, for at most a minute; the timed one finds that both have ended."""
+    wait = (
+        "import pathlib, time; here = pathlib.Path('{out}'); (here / '%s').touch()\n"
+        "end = time.monotonic() + 60\n"
+        "while not (here / '%s').exists() and time.monotonic() < end: time.sleep(0.05)\n"
+        "assert (here / '%s').exists(); (here / '%s-ended').touch()"
+    )
+    found = {"timed": measurement('import os; print(sorted(os.listdir("{out}")))')}
+    for one, other in ("ab", "ba"):
+        code = f'-c "{wait % (one, other, other, one)}"'
+        found[one] = again.Measurement(code, 0.1, timed=False)
+    words = ("run", "--data", tmp_path, "--out", tmp_path, "--jobs", 2)
+    assert call(monkeypatch, found, *words) == 0
+    assert "'a-ended'" in (tmp_path / "timed.txt").read_text()
+    assert "'b-ended'" in (tmp_path / "timed.txt").read_text()
+
+
+def test_what_runs_together_ends_together_when_it_is_stopped(tmp_path):
+    """A signal to the script reaches all that it started, and none of them counts as ended."""
+    slow, script = tmp_path / "slow.py", tmp_path / "script.py"
+    slow.write_text("import time; print(1, flush=True); time.sleep(600)")
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(again.ROOT / 'benchmarks')!r}); import again\n"
+        f"slow = again.Measurement({str(slow)!r}, 1, timed=False)\n"
+        "again.MEASUREMENTS = {'a': slow, 'b': slow}\n"
+        "again.main()\n"
+    )
+    words = [sys.executable, script, "run", "--data", tmp_path, "--out", tmp_path]
+    logs = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 60
+        while not all(log.exists() and "\n1\n" in log.read_text() for log in logs):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    for log in logs:
+        assert "# stopped after" in log.read_text() and again.ended(log) is None
+
+
+def test_shares_of_the_tests_are_all_of_them():
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "--collect-only", "-m"]
+    command += ["gpu or kernel", "tests/system/test_devices.py"]
+
+    def collected(*share):
+        out = subprocess.run(
+            [*command, *share], capture_output=True, text=True, check=True, cwd=again.ROOT
+        ).stdout
+        return re.findall(r"^tests\S*::.*", out, re.MULTILINE)
+
+    odd, even = (collected("--share", f"{i}/2") for i in (1, 2))
+    assert len(odd) == 3 and [*odd, *even] == [*collected()[::2], *collected()[1::2]]
+
+
 def alive(pid):
     try:
         os.kill(pid, 0)
@@ -98,7 +154,7 @@ def test_when_time_is_over_a_command_may_save_and_ends_with_all_it_started(tmp_p
         "time.sleep(600)\n"
     )
     found = {"slow": again.Measurement(str(script), 30, resumable=True)}
-    monkeypatch.setattr(again, "chosen", lambda names, out, left: iter(found.items()))
+    monkeypatch.setattr(again, "chosen", lambda *_, timed: iter(found.items() if timed else []))
     log = tmp_path / "out/slow.txt"
     for minutes in (0.01, 0.1, 1):  # on a busy machine it takes a while to begin
         where = ("run", "--data", tmp_path, "--out", tmp_path / "out", "--minutes", minutes)
