@@ -37,6 +37,11 @@ def shown(value: object) -> str:
     return repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]} ..."
 
 
+def counted(number: int, thing: str) -> str:
+    """How many there are in words: 1 example, 2,000 examples, 3 classes."""
+    return f"{number:,} {thing}" + ("es" if thing.endswith("s") else "s") * (number != 1)
+
+
 def as_lengths(name: str, lengths: Any) -> tuple[int, ...]:
     """One whole number of at least 1 for each axis, as a tuple."""
     if not isinstance(lengths, tuple | list) or len(lengths) > MOST_AXES:

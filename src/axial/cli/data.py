@@ -35,10 +35,10 @@ def data(
         axial data photographs/ --size 32 --out train.npy --preview train.png
         axial data clips/ --frames 16 --size 64 --out clips.npy
     """
-    from axial.data.description import counted
     from axial.data.packing import pack
     from axial.media.sheets import check_preview, write_preview
     from axial.system.files import check_apart
+    from axial.validation import counted
 
     if preview:
         check_apart(preview, source)

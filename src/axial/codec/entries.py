@@ -6,6 +6,7 @@ from typing import Any
 
 from axial.codec.container import Contents, Entry, check_names
 from axial.errors import DataError, StreamError
+from axial.validation import counted
 
 SUFFIX = ".axl"
 LOSSLESS: dict[str, dict[str, Any]] = {
@@ -56,7 +57,7 @@ class Compressed:
 
     def __str__(self) -> str:
         kinds = [(self.pictures, "picture"), (self.arrays, "array")]
-        what = " and ".join(f"{n:,} {kind}{'s' * (n > 1)}" for n, kind in kinds if n)
+        what = " and ".join(counted(n, kind) for n, kind in kinds if n)
         if self.arrays:
             what += f" ({self.examples:,} examples)"
         return f"{what}, {self.bytes:,} bytes, {self.bits_per_dim:.4f} bits/dim"

@@ -19,6 +19,7 @@ from axial.data.sources.options import ClipOptions, ReadOptions
 from axial.data.sources.recognise import is_video, open_source
 from axial.errors import AxialError, DataError, InputError
 from axial.shape import ClassNames, DataShape
+from axial.validation import counted
 
 _LISTED = 10
 
@@ -195,7 +196,7 @@ def _words(shape: DataShape) -> str:
 
 
 def _kinds(shape: DataShape) -> str:
-    return f"{shape.channels} channel{'s' * (shape.channels > 1)}, {shape.values} values"
+    return f"{counted(shape.channels, 'channel')}, {shape.values} values"
 
 
 def _choose_split(what: str | Path, options: ReadOptions, *, trained: bool) -> ReadOptions:

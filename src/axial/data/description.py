@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from axial.errors import DataError
 from axial.shape import MOST_VALUES, DataShape
 from axial.system.files import open_file
+from axial.validation import counted
 
 FORMAT = 2
 """The newest layout of the description this version reads; of pictures of different sizes, the one
@@ -153,11 +154,6 @@ class Description:
             if len(set(labels.names)) != labels.classes:
                 raise ValueError("two classes have one name")
         return about
-
-
-def counted(number: int, thing: str) -> str:
-    """How many there are in words: 1 example, 2,000 examples, 3 classes."""
-    return f"{number:,} {thing}" + ("es" if thing.endswith("s") else "s") * (number != 1)
 
 
 def _checksum(found: dict[str, Any]) -> str:

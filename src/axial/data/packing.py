@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from axial.data.decoding import Piece, decoded, worker_count
-from axial.data.description import MOST_CLASSES, Labels, counted
+from axial.data.description import MOST_CLASSES, Labels
 from axial.data.packed import LONGEST, Array, Packed, is_packed, open_packed, size_range
 from axial.data.packed_writer import PackedWriter
 from axial.data.refusals import Refusals
@@ -25,6 +25,7 @@ from axial.data.sources.recognise import open_source
 from axial.data.sources.record import Record, Source
 from axial.errors import DataError
 from axial.system.progress import counting
+from axial.validation import counted
 
 _SKIPPED = "a skipped record is a picture, a clip or the rest of a file: one example or more"
 _SKIP = "go on without it by --skip-bad"
@@ -44,8 +45,8 @@ class PackReport:
         shape = " x ".join(map(str, (*about.axes, about.channels)))
         examples = f"{about.count:,} of {shape}"
         if self.packed.sizes is not None:
-            examples = f"{about.count:,} of {size_range(self.packed.sizes)}, {about.channels} "
-            examples += f"channel{'s' * (about.channels > 1)}"
+            examples = f"{about.count:,} of {size_range(self.packed.sizes)}, "
+            examples += counted(about.channels, "channel")
         lines = {
             "source": f"{about.title}, read as {self.reader}",
             "examples": f"{examples}, {about.values} values, {about.dtype}",

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from axial.data.classical import WEBP_LONGEST, codec_bits
-from axial.data.description import counted
 from axial.data.packed import Array, Packed, size_range, spread
 from axial.errors import DataError
+from axial.validation import counted
 
 _SAMPLE = 256
 _BARS = 16
@@ -25,7 +25,7 @@ def survey(packed: Packed, other: Packed | None = None) -> str:
         ("data", about.title),
         (
             "examples" if packed.sizes is None else "pictures",
-            f"{about.count:,} of {shape}, {about.channels} channel{'s' * (about.channels > 1)}",
+            f"{about.count:,} of {shape}, {counted(about.channels, 'channel')}",
         ),
         *([("pixels", f"{about.sizes.pixels:,}")] if about.sizes else []),
         ("values", f"{about.values}, stored as {about.dtype}"),

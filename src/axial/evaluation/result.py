@@ -15,7 +15,7 @@ from axial.data.batches import Indices
 from axial.data.description import Description
 from axial.data.packed import spread
 from axial.system.files import errors_of, write_text
-from axial.validation import Weights
+from axial.validation import Weights, counted
 
 
 class Tiling(NamedTuple):
@@ -161,7 +161,7 @@ class Evaluation:
         if self.tiling is not None:
             return self._tiles()
         cut = "first " * self.data.beginning
-        every = f"{available:,} {self.kind}{'s' * (available > 1)}"
+        every = counted(available, self.kind)
         if np.array_equal(np.sort(self.index), np.arange(available)):
             return f"{cut}{every}"
         first = "first " if np.array_equal(self.index, np.arange(count)) else ""
@@ -174,14 +174,14 @@ class Evaluation:
         assert self.tiling is not None
         (height, width), available, pictures, left_out = self.tiling
         count = len(self.bits)
-        text = f"{available:,} tile{'s' * (available > 1)} of {height} x {width}"
-        of = f"{'the first ' * self.data.beginning}{pictures:,} picture{'s' * (pictures > 1)}"
+        text = f"{counted(available, 'tile')} of {height} x {width}"
+        of = f"{'the first ' * self.data.beginning}{counted(pictures, 'picture')}"
         if count < available:
             even = np.array_equal(self.index, spread(available, count))
             some = f" of {of}" * self.data.beginning
             return f"{count:,} of {text}{some}{', evenly spread' * even}"
         small = self.data.count - pictures
-        smaller = f" and in {small:,} smaller one{'s' * (small > 1)}" if small else ""
+        smaller = f" and in {counted(small, 'smaller one')}" if small else ""
         return f"{text}, all of {of} but {left_out:.1%} at their edges{smaller}"
 
 

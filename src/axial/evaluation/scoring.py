@@ -35,7 +35,7 @@ from axial.models.protocol import Model
 from axial.shape import DataShape
 from axial.system.files import errors_of, replacing
 from axial.system.ranks import Ranks
-from axial.validation import Precision, as_integer, check_choice
+from axial.validation import Precision, as_integer, check_choice, counted
 
 _SAVE_SECONDS = 20.0
 
@@ -299,5 +299,5 @@ def _given(config: FamilyConfig, packed: Examples) -> str | None:
         parts.append((config.channels // size - known // size, unit, known // size))
     if known := config.given_steps:
         parts.append((config.axes[0] - known, "step", known))
-    said = [f"{rest} {unit}{'s' * (rest > 1)} given {known}" for rest, unit, known in parts]
+    said = [f"{counted(rest, unit)} given {known}" for rest, unit, known in parts]
     return ", ".join(said) or None

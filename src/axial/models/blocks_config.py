@@ -11,7 +11,7 @@ import numpy as np
 from axial.errors import ConfigError
 from axial.models.family_config import FamilyConfig, Places, check_most
 from axial.shape import MOST_LAYERS
-from axial.validation import as_lengths, shown
+from axial.validation import as_lengths, counted, shown
 
 Lengths = tuple[int, ...]
 _BLOCK = 128
@@ -257,7 +257,7 @@ class BlocksConfig(FamilyConfig):
         shape = ", ".join(map(str, (*self.axes, self.channels)))
         grid = " x ".join(map(str, self.slice_axes))
         count = len(self.slices)
-        rows = [f"x (b, {shape})", f" |  {count} slice{'s' * (count > 1)} of {grid} pixels in turn"]
+        rows = [f"x (b, {shape})", f" |  {counted(count, 'slice')} of {grid} pixels in turn"]
         pairs = sum(map(self.pairs, range(self.layers)))
         if self.encoder_layers:
             rows.append(self._row("slice encoder", self.encoder_layers, "unmasked"))
@@ -276,7 +276,7 @@ class BlocksConfig(FamilyConfig):
     def _row(self, name: str, layers: int, how: str) -> str:
         shapes = ["x".join(map(str, self.block(layer))) for layer in range(layers)]
         listed = " ".join(shapes[:8]) + " ..." * (layers > 8)
-        return f" |- {name}, {layers} layer{'s' * (layers > 1)}, {how} in blocks of {listed}"
+        return f" |- {name}, {counted(layers, 'layer')}, {how} in blocks of {listed}"
 
 
 def usual_blocks(grid: Lengths) -> tuple[Lengths, ...]:

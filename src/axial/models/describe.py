@@ -3,6 +3,7 @@
 from axial.models.config import ModelConfig
 from axial.models.cost import forward_flops, training_flops
 from axial.models.family_config import FamilyConfig
+from axial.validation import counted
 
 
 def describe(config: FamilyConfig) -> str:
@@ -42,7 +43,7 @@ _UNITS = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("", 1))
 def _data(config: FamilyConfig) -> str:
     parts = [
         f"{' x '.join(map(str, config.axes))}",
-        f"{config.channels} channel{'s' * (config.channels > 1)}",
+        counted(config.channels, "channel"),
         f"{config.values} values",
     ]
     if config.frames:
@@ -86,4 +87,4 @@ def _levels(config: ModelConfig) -> str:
 
 def _row(name: str, axes: tuple[int, ...], *, masked: int | None = None) -> str:
     names = " ".join(f"{axis}{'*' * (axis == masked)}" for axis in axes)
-    return f" |- {name:<26}{len(axes)} block{'s' * (len(axes) > 1)}: {names}"
+    return f" |- {name:<26}{counted(len(axes), 'block')}: {names}"

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from axial.errors import ConfigError
 from axial.models.family_config import FamilyConfig
+from axial.validation import counted
 
 LayerKind = Literal["pair", "halve", "joined", "double"]
 
@@ -195,9 +196,9 @@ class PixelCnnPpConfig(FamilyConfig):
         for (kind, level), count in blocks.items():
             high, wide = (side >> level for side in self.axes)
             if kind in ("pair", "joined"):
-                more = "s" * (count > 1) + " a stream"
-                more += ", joined by those on the way down" * (kind == "joined")
-                rows.append(f" |- {high} x {wide}: {count} gated residual block{more}")
+                more = ", joined by those on the way down" * (kind == "joined")
+                blocks_told = counted(count, "gated residual block")
+                rows.append(f" |- {high} x {wide}: {blocks_told} a stream{more}")
         rows.append(f" |  mixture of {self.components} logistics a pixel")
         rows.append(f"logits (b, {shape}, {self.values})")
         legend = "Two streams: the rows above a pixel; and those with the pixels to its left."

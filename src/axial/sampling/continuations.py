@@ -26,6 +26,7 @@ from axial.shape import ClassNames, DataShape
 from axial.system.files import check_apart, temporary_folder
 from axial.system.ranks import ranks
 from axial.system.terminal import printable
+from axial.validation import counted
 
 
 def continue_(
@@ -71,8 +72,8 @@ def continue_(
             data |= {"data": packed.description.sha256}
             about = sampler.about(label) | data | asdict(what)
             output.write(x, about, task.shown(originals, known.numpy(), x, captions))
-            examples = f"{len(originals)} example{'s' * (len(originals) > 1)}"
-            each = f"{how.count} continuation{'s' * (how.count > 1)} of each"
+            examples = counted(len(originals), "example")
+            each = f"{counted(how.count, 'continuation')} of each"
             print(printable(f"{out}: {examples}, {each}"))
 
 

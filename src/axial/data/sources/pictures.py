@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from axial.data.description import counted
 from axial.data.sources.archives import Entry, tar_entries
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import Decoder
 from axial.data.sources.record import Record, Source, choose_split
 from axial.errors import DataError
+from axial.validation import counted
 
 OPTIONS = frozenset({"size", "patches", "convert", "any_size"})
 _SPLITS = {"train", "test", "valid", "val", "validation"}

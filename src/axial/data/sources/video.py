@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from PIL import Image
 
-from axial.data.description import counted
 from axial.data.sources.archives import shown, told
 from axial.data.sources.options import ReadOptions
 from axial.data.sources.picture_decoder import on_white, opaque, shrink
 from axial.data.sources.pictures import Files, changes, find_files
 from axial.data.sources.record import Record, Source, natural
 from axial.errors import DataError
+from axial.validation import counted
 
 if TYPE_CHECKING:
     from av.container import InputContainer
