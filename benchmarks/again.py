@@ -60,9 +60,9 @@ def _training(preset: str, options: str = "") -> Measurement:
 
 
 def _rival(row: str, seeds: int = 1) -> Measurement:
-    more = f" --seeds {seeds}" if seeds > 1 else ""
     command = f"experiments/rivals.py run {row} --data {{data}} --out {{out}}/rivals --minutes 4"
-    return Measurement(command + more, 4.6 * (2 + seeds), resumable=True)
+    command += f" --trial-minutes 1 --seeds {seeds}"
+    return Measurement(command, 3 * 1.6 + 4.6 * seeds, resumable=True)
 
 
 def _recipe(row: str, options: str = "") -> Measurement:

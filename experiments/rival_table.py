@@ -26,9 +26,10 @@ def results_of(folder: Path) -> list[Result]:
     return found
 
 
-def best_of(folder: Path) -> Result:
-    """The run of seed 0 whose rate was best on the held-out images."""
-    first = [r for r in results_of(folder) if r["seed"] == 0 and "held_out" in r]
+def best_of(folder: Path, *, trial: bool = False) -> Result:
+    """The run, or the trial, of seed 0 whose rate was best on the held-out images."""
+    ended = [r for r in results_of(folder) if "held_out" in r and r["trial"] is trial]
+    first = [r for r in ended if r["seed"] == 0]
     if not first:
         raise SystemExit(f"{folder}: has no result; `rivals.py run {folder.name}` brings one")
     return min(first, key=lambda result: result["held_out"])
@@ -40,8 +41,11 @@ class Found:
     def __init__(self, name: str, folder: Path) -> None:
         results = results_of(folder)
         self.name, self.best = name, best_of(folder)
-        self.trials = {r["rate"]: r.get("held_out") for r in results if r["seed"] == 0}
-        same = (r for r in results if r["rate"] == self.best["rate"] and "held_out" in r)
+        self.shorter = [r for r in results if r["trial"]]
+        tried = self.shorter or [r for r in results if r["seed"] == 0]
+        self.trials = {r["rate"]: r.get("held_out") for r in tried}
+        whole = (r for r in results if "held_out" in r and not r["trial"])
+        same = (r for r in whole if r["rate"] == self.best["rate"])
         self.runs = sorted(same, key=lambda run: run["seed"])
         bits = [run["held_out"] for run in self.runs]
         self.bits, self.spread = statistics.fmean(bits), max(bits) - min(bits)
@@ -67,6 +71,8 @@ class Found:
             f"{rate:g}: {'diverged' if bits is None else f'{bits:.4f}'}"
             for rate, bits in sorted(self.trials.items())
         )
+        minutes = {r["minutes"] for r in self.shorter if r.get("minutes")}
+        rates += "".join(f" (tried for {m:g} min)" for m in minutes)
         return {
             "row": self.name,
             "preset": f"`{best['preset']}`",

@@ -9,12 +9,13 @@
 cost of `cifar10`, trained by its recipe: the same optimizer, schedule, batch, mirrored pictures and
 averaged weights for all. `run` trains it once for each of the same learning rates with seed 0; the
 last 5,000 training images, never trained on, say which is best. `--seeds 3` adds seeds 1 and 2 at
-the best rate. The best is scored once on the test images, in float32.
+the best rate. The best is scored once on the test images, in float32. With `--trial-minutes 1` the
+rates are tried in shorter trainings, and seed 0 is trained at the best of them alone.
 
 A rate at which training diverges counts as a trial. `run` can be stopped and called again: what
 is finished stays, what was begun is resumed. `--most` ends it after so many trainings.
-OUT/ROW/RATE-SEED/result.json and log.jsonl are what the table needs; the run itself lies beside
-them in `run`.
+OUT/ROW/RATE-SEED/result.json and log.jsonl are what the table needs, RATE-trial those of a shorter
+trial; the run itself lies beside them in `run`.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rival_rows import PUBLISHED, ROWS
@@ -66,43 +67,57 @@ def recipe_of(row: str, shape: DataShape, *, rate: float, seed: int, **sizes: An
     return Recipe(model=Sizes(**sizes).applied(recipe.model), training=training)
 
 
-def wanted(row: str, out: Path, seeds: int) -> Iterator[tuple[float, int]]:
-    """Rates and seeds to train: all rates first, then more seeds of the best."""
+class Task(NamedTuple):
+    """One training of a row."""
+
+    rate: float
+    seed: int = 0
+    trial: bool = False
+    """Whether it is a shorter one, that says no more than whether the rate is good."""
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.rate:g}-{'trial' if self.trial else self.seed}"
+
+
+def wanted(row: str, out: Path, seeds: int, *, trials: bool) -> Iterator[Task]:
+    """What to train: all rates first, then more seeds of the best."""
     for rate in RATES:
-        yield rate, 0
-    rate = best_of(out / row)["rate"]
-    for seed in range(1, seeds):
-        yield rate, seed
+        yield Task(rate, trial=trials)
+    rate = best_of(out / row, trial=trials)["rate"]
+    for seed in range(0 if trials else 1, seeds):
+        yield Task(rate, seed)
 
 
 def run(args: argparse.Namespace) -> None:
     """Train what is missing of a row, and score its best on the test images."""
     done = 0
-    for rate, seed in wanted(args.row, args.out, args.seeds):
-        folder = args.out / args.row / f"{rate:g}-{seed}"
+    for task in wanted(args.row, args.out, args.seeds, trials=args.trial_minutes is not None):
+        folder = args.out / args.row / task.name
         if (folder / "result.json").exists():
             continue
         if done == args.most:
             print(f"{args.row}: more is to be run: call this again", flush=True)
             return
-        train_once(args, folder, rate, seed)
+        train_once(args, folder, task)
         done += 1
     score_best(args)
 
 
-def train_once(args: argparse.Namespace, folder: Path, rate: float, seed: int) -> None:
+def train_once(args: argparse.Namespace, folder: Path, task: Task) -> None:
     """One training, or the rest of it."""
+    rate, seed = task.rate, task.seed
     packed = axial.open_packed(args.data / "train.npy")
     sizes = {"width": args.width} if args.width else {}
     recipe = recipe_of(args.row, packed.shape, rate=rate, seed=seed, **sizes)
     tried = {"batch": args.batch, "warmup": args.warmup}
     how = {name: value for name, value in tried.items() if value is not None}
     recipe = replace(recipe, training=replace(recipe.training, **how))
-    limit: dict[str, Any] = {"max_minutes": args.minutes}
-    if args.steps is not None:
-        limit = {"steps": args.steps}
+    minutes = args.trial_minutes if task.trial else args.minutes
+    limit = {"max_minutes": minutes} if args.steps is None else {"steps": args.steps}
     inside = folder / "run"
-    print(f"{args.row}, rate {rate:g}, seed {seed}", flush=True)
+    print(f"{args.row}, rate {rate:g}, seed {seed}{', a trial' * task.trial}", flush=True)
     torch.compiler.reset()
     place: dict[str, Any] = {"data": packed.path, "out": inside, "device": args.device}
     try:
@@ -114,15 +129,15 @@ def train_once(args: argparse.Namespace, folder: Path, rate: float, seed: int) -
         if "not finite" not in str(error):
             raise
         print(f"{args.row}: {error}", flush=True)
-        write_json(folder / "result.json", {"row": args.row, "rate": rate, "seed": seed})
+        write_json(folder / "result.json", {"row": args.row, **task._asdict()})
         return
     if outcome.signal is not None:
         raise SystemExit(f"{folder}: was stopped; call this again to resume it")
-    write_result(args, folder, recipe, rate, seed)
+    write_result(args, folder, recipe, task, limit.get("max_minutes"))
 
 
 def write_result(
-    args: argparse.Namespace, folder: Path, recipe: Recipe, rate: float, seed: int
+    args: argparse.Namespace, folder: Path, recipe: Recipe, task: Task, minutes: float | None
 ) -> None:
     """What the table needs of a finished run."""
     inside, batch = folder / "run", recipe.training.batch
@@ -133,9 +148,8 @@ def write_result(
     result = {
         "row": args.row,
         "preset": ROWS[args.row].equal,
-        "rate": rate,
-        "seed": seed,
-        "minutes": args.minutes if args.steps is None else None,
+        **task._asdict(),
+        "minutes": minutes,
         "model": recipe.model.to_json(),
         "training": recipe.training.to_json(),
         "parameters": recipe.model.parameters(),
@@ -165,7 +179,8 @@ def score_best(args: argparse.Namespace) -> None:
     best = best_of(args.out / args.row)
     for path in sorted((args.out / args.row).glob("*/result.json")):
         result = json.loads(path.read_text())
-        if result["rate"] != best["rate"] or result.get("test", 0) is not None:
+        other = result["rate"] != best["rate"] or result["trial"]
+        if other or result.get("test", 0) is not None:
             continue
         model = axial.load(path.parent / "run", device=args.device)
         test = axial.open_packed(args.data / "test.npy")
@@ -238,6 +253,9 @@ def main() -> None:
     step.add_argument("--data", type=Path, required=True, help="holds train.npy and test.npy")
     step.add_argument("--out", type=Path, required=True, help="folder for all rows")
     step.add_argument("--minutes", type=float, default=4.0, help="of each training")
+    step.add_argument(
+        "--trial-minutes", type=float, metavar="M", help="of trying a rate; default: as --minutes"
+    )
     step.add_argument("--seeds", type=int, default=1, help="so many in all, at the best rate")
     step.add_argument("--most", type=int, help="end after so many trainings; default: all")
     step.add_argument("--steps", type=int, help="end a training after so many instead")

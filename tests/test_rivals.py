@@ -256,6 +256,39 @@ def test_a_row_is_trained_in_parts_and_its_best_rate_with_more_seeds(
     assert "There is no axial row and rival to compare yet." in capsys.readouterr().out
 
 
+def test_rates_may_be_tried_in_shorter_trainings(quick, pictures, tmp_path, monkeypatch):
+    """The best of them is trained for long, alone; what was tried is not."""
+    out, lengths = tmp_path / "out", []
+    train = axial.train
+
+    def short(recipe, *, max_minutes, **how):
+        lengths.append(max_minutes)
+        return train(recipe, steps=1 + (recipe.training.learning_rate == 4e-3), **how)
+
+    monkeypatch.setattr(rivals.axial, "train", short)
+    words = [w for i, w in enumerate(quick) if "--steps" not in quick[max(0, i - 1) : i + 1]]
+    row = ["run", "axial", "--data", pictures, "--out", out, "--width", 20, *words]
+    command(rivals, *row, "--minutes", 4, "--trial-minutes", 1.5, "--seeds", 2)
+    assert lengths == [1.5, 1.5, 1.5, 4, 4]
+    results = {p.parent.name: json.loads(p.read_text()) for p in out.glob("axial/*/result.json")}
+    trials = {f"{rate:g}-trial" for rate in rivals.RATES}
+    best = min((results[name] for name in trials), key=lambda r: r["held_out"])["rate"]
+    assert results.keys() == trials | {f"{best:g}-0", f"{best:g}-1"}
+    for name, result in results.items():
+        assert (result["test"] is None) == result["trial"] == (name in trials)
+        assert result["minutes"] == (1.5 if name in trials else 4)
+
+
+def test_the_table_tells_what_shorter_trials_found(tmp_path, capsys):
+    fake(tmp_path, "axial", 3.02, rate=2e-3, test=3.04)
+    for rate, bits in ((1e-3, 3.25), (2e-3, 3.2), (4e-3, None)):
+        fake(tmp_path, "axial", bits, rate=rate, trial=True)
+    command(rivals, "table", tmp_path)
+    line = next(t for t in capsys.readouterr().out.splitlines() if t.startswith("| axial"))
+    assert "| 3.0200 +- 0.0090 | 3.0400 |" in line and "| 4.00 |" in line
+    assert "0.001: 3.2500, 0.002: 3.2000, 0.004: diverged (tried for 1 min) |" in line
+
+
 def test_a_run_that_was_begun_is_resumed(quick, pictures, tmp_path, monkeypatch):
     out = tmp_path / "out"
     row = ["run", "local-1d", "--data", pictures, "--out", out, "--width", 16, *quick, "--most", 1]
@@ -273,12 +306,13 @@ def test_a_run_that_was_begun_is_resumed(quick, pictures, tmp_path, monkeypatch)
     assert json.loads((inside.parent / "result.json").read_text())["steps"] == 2
 
 
-def fake(out, row, bits, *, rate=2e-3, seed=0, test=None):
+def fake(out, row, bits, *, rate=2e-3, seed=0, test=None, trial=False):
     """What a run leaves."""
-    folder = out / row / f"{rate:g}-{seed}"
+    folder = out / row / rivals.Task(rate, seed, trial).name
     folder.mkdir(parents=True)
-    result = {"row": row, "rate": rate, "seed": seed}
+    result = {"row": row, "rate": rate, "seed": seed, "trial": trial}
     if bits is not None:
+        result["minutes"] = 1.0 if trial else 4.0
         result |= {"preset": rivals.ROWS[row].equal, "parameters": 14_000_000, "steps": 6000}
         result |= {"flops_to_score": 88e9, "flops_a_step": 5e12, "seconds": 240.0}
         result |= {"held_out": bits, "standard_error": 0.009, "test": None, "draw": None}
