@@ -318,6 +318,8 @@ def pretend_cuda(patch):
     )
     for name, fake in fakes.items():
         patch.setattr(torch.cuda, name, fake)
+    # A build of torch for CUDA asks the driver here, and finds none.
+    patch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
     autocast = torch.autocast.__init__
 
     @functools.wraps(autocast)
