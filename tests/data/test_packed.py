@@ -84,6 +84,9 @@ def test_an_array_that_is_not_the_described_one_is_refused(tmp_path):
     np.save(tmp_path / "labels.npy", np.arange(7)[::-1])
     (tmp_path / "labels.npy").replace(tmp_path / "a.labels.npy")
     assert "a.labels.npy: does not belong to a.npy" in refusal(path)
+    (tmp_path / "a.labels.npy").unlink()
+    told = "a.labels.npy: labels cannot be read (No such file or directory); pack again"
+    assert refusal(path) == f"{tmp_path}/{told}"
     np.save(path, formats.pictures(6, 4))
     assert "holds uint8 (6, 4, 4, 3), but its description says uint8 (7, 4, 4, 3)" in refusal(path)
     path.write_bytes(path.read_bytes()[:-1])

@@ -60,6 +60,8 @@ def test_places_are_told_from_the_source_on_and_names_are_left_as_they_are():
         ("in", "in/in/0.png", "in/0.png"),
         ("a.tar", "a.tar/b/0.png", "b/0.png"),
         ("../in", "../in/0.png", "0.png"),
+        ("in", "main/in.in/0.png", "main/in.in/0.png"),
+        ("in", "in/a-in/0.png", "a-in/0.png"),
     ):
         assert refusals((where, "is odd.")).notes(source) == [f"1 skipped: {told}: is odd."]
 

@@ -274,7 +274,8 @@ def _read_beside(path: Path, what: str) -> NDArray[np.int64]:
         with open_file(path) as file:
             return npy.read_array(file, allow_pickle=False).astype(np.int64)
     except Exception as error:  # numpy's reader raises anything at all on damage
-        reason = " ".join(str(error).split())
+        said = error.strerror if isinstance(error, OSError) else None  # without the path again
+        reason = said or " ".join(str(error).split())
         raise DataError(f"{path}: {what} cannot be read ({reason}); pack again") from error
 
 
