@@ -55,8 +55,8 @@ def _tests(share: int) -> Measurement:
     return Measurement(f"{command} --share {share}/{_SHARES} {{gpu_tests}}", 6, timed=False)
 
 
-def _training(preset: str, options: str = "") -> Measurement:
-    return Measurement(f"benchmarks/training.py --preset {preset}{options}", 2)
+def _training(preset: str, options: str = "", minutes: float = 2) -> Measurement:
+    return Measurement(f"benchmarks/training.py --preset {preset}{options}", minutes)
 
 
 def _rival(row: str, seeds: int = 1) -> Measurement:
@@ -92,13 +92,13 @@ MEASUREMENTS = {
     ),
     "training-cifar10": _training("cifar10"),
     "training-cifar10-bare": _training("cifar10", " --bare --profile"),
-    "training-base": _training("base", " --batch 256"),
-    "training-imagenet32": _training("imagenet32-released", " --batch 64"),
-    "training-imagenet64": _training("imagenet64-released", " --batch 16"),
+    "training-base": _training("base", " --batch 256", 1.2),
+    "training-imagenet32": _training("imagenet32-released", " --batch 64", 2.6),
+    "training-imagenet64": _training("imagenet64-released", " --batch 16", 3),
     "training-dropout": _training("cifar10", " --dropout 0.1"),
     "training-strided": _training("strided-cifar10-15m"),
-    "sampling-large": Measurement("benchmarks/sampling.py --device cuda --large", 4),
-    "sampling": Measurement("benchmarks/sampling.py --device cuda --out {out}", 4),
+    "sampling-large": Measurement("benchmarks/sampling.py --device cuda --large", 1.5),
+    "sampling": Measurement("benchmarks/sampling.py --device cuda --out {out}", 2),
     "codec-speed": Measurement(
         "benchmarks/codec.py speed --device cuda --batch 64 256 1024 --repeat 2 --profile", 5
     ),
