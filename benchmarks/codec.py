@@ -3,13 +3,14 @@
     python benchmarks/codec.py size DATA.npy [--count 500] [--model cifar10] [--device cuda]
     python benchmarks/codec.py photos FOLDER [--count 24] [--model cifar10] [--device cuda]
     python benchmarks/codec.py speed [--tiles 16] [--batch 64 256 1024] [--device cuda --profile]
-    python benchmarks/codec.py bits FOLDER [--overlap 0 1 2] [--model cifar10] [--device cuda]
+    python benchmarks/codec.py bits FOLDER [--overlap 0 1 2] [--others FILE] [--device cuda]
 
 `size` compresses examples of a packed array and compares the file with the bits of `axial.bits`;
 `photos` compresses pictures of any size. Both restore what they wrote, and stop where it differs.
 `speed` times encoding against scoring and decoding against drawing, all in float64 and in one run.
 `bits` scores the tiles of pictures in float32, by how far they overlap, with their palettes and
-without: what a file takes but for 0.1 %, in a fraction of the time.
+without: what a file takes but for 0.1 %, in a fraction of the time. `--others` takes what other
+formats need from an earlier result, by the names of the pictures.
 """
 
 import argparse
@@ -38,6 +39,9 @@ from axial.data.sources.pictures import is_picture_name
 from axial.models.cost import forward_flops
 from axial.models.likelihood import slices_of_logits, surprise_bits
 from axial.models.protocol import Model
+
+FORMATS = ("PNG", "WebP", "JPEG XL")
+"""The others; what they need is the same whatever the model."""
 
 
 def timed(run: Callable[[], object], device: torch.device) -> float:
@@ -194,7 +198,9 @@ def bits(args: argparse.Namespace, codec: Codec) -> None:
         own = Codec(model, overlap=overlap)
         tiling = Tiling(axes=own.config.axes, overlap=own.overlap, span=own.span)
         tilings[f"overlap {overlap}"] = tiling
-    rows = []
+    known, rows = {}, []
+    if args.others:
+        known = {row["name"]: row for row in json.loads(args.others.read_text())["pictures"]}
     for path in chosen:
         with Image.open(path) as image:
             x = np.asarray(image.convert("RGB"))
@@ -203,11 +209,14 @@ def bits(args: argparse.Namespace, codec: Codec) -> None:
         for name, tiling in tilings.items():
             with_palette, without = picture_bits(model, tiling, x, palette)
             needed |= {name: with_palette / 8, f"without palette, {name}": without / 8}
-        rows.append({"name": path.name, "elements": x.size, **needed, **codec_bytes([x])})
+        found = known.get(path.name)
+        others = {name: found[name] for name in FORMATS if name in found} if found else None
+        others = codec_bytes([x]) if others is None else others
+        rows.append({"name": path.name, "elements": x.size, **needed, **others})
         print(in_words(path.name, rows[-1:]), flush=True)
         if args.json:
-            found = {"fingerprint": axial.fingerprint(model), "pictures": rows}
-            args.json.write_text(json.dumps(found, indent=1) + "\n")
+            told = {"fingerprint": axial.fingerprint(model), "pictures": rows}
+            args.json.write_text(json.dumps(told, indent=1) + "\n")
     print(in_words(f"{len(rows)} pictures, {args.model}", rows))
 
 
@@ -268,6 +277,9 @@ def main() -> None:
     parser.add_argument("--overlap", type=int, nargs="+", help="of tiles; default: the codec's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what `bits` found, as bytes")
     parser.add_argument("--alone", action="store_true", help="without the other formats")
+    parser.add_argument(
+        "--others", type=Path, metavar="FILE", help="what `--json` kept: other formats' bytes"
+    )
     parser.add_argument("--verify", type=int, help="how many pictures to restore; default: all")
     args = parser.parse_args()
     device = torch.device(args.device)

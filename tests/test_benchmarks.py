@@ -206,6 +206,13 @@ def test_bits_of_whole_pictures_are_what_their_files_take(tmp_path, monkeypatch,
             )
             assert row[f"overlap {overlap}"] < len(data) < row[f"overlap {overlap}"] + 90
         assert row["elements"] == 19 * 21 * 3 and row["PNG"] > 19 * 21 * 3
+    found["pictures"][0]["PNG"], found["pictures"][1] = 7, found["pictures"][1] | {"name": "2.png"}
+    (tmp_path / "earlier.json").write_text(json.dumps(found))
+    monkeypatch.setattr(
+        sys, "argv", [*words, "--others", str(tmp_path / "earlier.json"), "--json", str(out)]
+    )
+    codec.main()
+    assert [row["PNG"] > 7 for row in json.loads(out.read_text())["pictures"]] == [False, True]
 
 
 def test_the_layers_that_are_compared_compute_the_same(capsys):

@@ -105,6 +105,7 @@ def test_the_card_of_photographs_has_what_was_measured_of_the_model_that_is_kept
     how = ["--model", "photos", "--overlap", 2, "--count", 3, "--json", measured]
     command("bits", tmp_path / "in", *how, script=codec)
     make = ["card", run, "--valid", measured, "--test", measured]
+    make += ["--trained-on", "one H200"]
     command(*make, script=ship_photos)
     card = (shipped.MODELS / "photos" / "README.md").read_text()
     rows = json.loads(measured.read_text())["pictures"]
@@ -116,6 +117,7 @@ def test_the_card_of_photographs_has_what_was_measured_of_the_model_that_is_kept
         "24 natural photographs",
         axial.fingerprint(axial.load("photos")),
         f"--init {init} --crop 6 --batch 4",
+        "minutes on one H200 (torch",
     ):
         assert said in card, said
     axial.save(axial.load(init), shipped.MODELS / "photos")

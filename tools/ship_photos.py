@@ -94,7 +94,7 @@ def keep(args: argparse.Namespace) -> None:
     print(f"{shipped.MODELS / NAME}: {size / 1e6:.1f} MB, {axial.fingerprint(axial.load(NAME))}")
 
 
-def figures(run: Run, valid: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
+def figures(run: Run, valid: dict[str, Any], test: dict[str, Any], device: str) -> dict[str, Any]:
     """What the card says: the run's own figures, and those of whole pictures."""
     model, found = axial.load(NAME), run.newest()
     assert found is not None  # a run with a model has a checkpoint
@@ -125,7 +125,7 @@ def figures(run: Run, valid: dict[str, Any], test: dict[str, Any]) -> dict[str, 
         "valid": valid["pictures"],
         "test": test["pictures"],
         "probe": probe_bits(model),
-        "device": "two CPU cores",
+        "device": device,
         "torch": torch.__version__,
     }
 
@@ -188,7 +188,7 @@ def card(result: dict[str, Any]) -> str:
 def write_card(args: argparse.Namespace) -> None:
     """Write what was measured, and the card."""
     valid, test = (json.loads(path.read_text()) for path in (args.valid, args.test))
-    result = figures(Run(args.run), valid, test)
+    result = figures(Run(args.run), valid, test, args.trained_on)
     folder = shipped.MODELS / NAME
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     (folder / "README.md").write_text(card(result))
@@ -206,6 +206,7 @@ def main() -> None:
     step.add_argument("run", type=Path)
     step.add_argument("--valid", type=Path, required=True)
     step.add_argument("--test", type=Path, required=True)
+    step.add_argument("--trained-on", default="two CPU cores", help='default: "two CPU cores"')
     step.set_defaults(do=write_card)
     args = parser.parse_args()
     args.do(args)
