@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -220,18 +220,16 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def chosen(
-    names: Sequence[str] | None, out: Path, left: Callable[[], float], *, timed: bool
-) -> Iterator[tuple[str, Measurement]]:
-    """What to run next of the timed ones, or of the others; `left` is in minutes."""
+def chosen(names: Sequence[str] | None, out: Path) -> Iterator[tuple[str, Measurement]]:
+    """What is to be run: what is named, or all that has not ended."""
     for name in names or MEASUREMENTS:
-        measurement = MEASUREMENTS[name]
-        if measurement.timed is not timed or (names is None and ended(out / f"{name}.txt")):
-            continue
-        if left() < measurement.minutes and not (measurement.resumable and left() > 1):
-            print(f"{name}: passed over, would take {measurement.minutes:g} minutes")
-            continue
-        yield name, measurement
+        if names is not None or not ended(out / f"{name}.txt"):
+            yield name, MEASUREMENTS[name]
+
+
+def fits(measurement: Measurement, left: float) -> bool:
+    """Whether to begin with it, so many minutes before the end."""
+    return left >= measurement.minutes or (measurement.resumable and left > 1)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -242,6 +240,9 @@ def run(args: argparse.Namespace) -> int:
 
     def do(name: str, measurement: Measurement) -> None:
         log = args.out / f"{name}.txt"
+        if not fits(measurement, (end - time.monotonic()) / 60):
+            print(f"{name}: passed over, would take {measurement.minutes:g} minutes", flush=True)
+            return
         if args.only and ended(log):
             log.unlink()
         command = words(measurement, args.data.resolve(), args.out.resolve())
@@ -251,16 +252,14 @@ def run(args: argparse.Namespace) -> int:
         if status:
             failed.append(name)
 
-    def left() -> float:
-        return (end - time.monotonic()) / 60
-
+    tasks = list(chosen(args.only, args.out))
     with ThreadPoolExecutor(args.jobs) as pool:
         try:
-            together = chosen(args.only, args.out, left, timed=False)
-            for done in [pool.submit(do, *each) for each in together]:
+            for done in [pool.submit(do, *each) for each in tasks if not each[1].timed]:
                 done.result()
-            for each in chosen(args.only, args.out, left, timed=True):
-                do(*each)
+            for each in tasks:
+                if each[1].timed:
+                    do(*each)
         finally:
             over.set()
             pool.shutdown(cancel_futures=True)
@@ -299,7 +298,7 @@ def main() -> None:
     running = parts.add_parser("run", help="run what has not ended yet")
     running.add_argument("--data", type=Path, required=True, help="holds the data sets")
     running.add_argument("--minutes", type=float, default=math.inf, help="default: no limit")
-    running.add_argument("--jobs", type=int, default=_SHARES + 1, help="of what is not timed")
+    running.add_argument("--jobs", type=int, default=8, help="of what is not timed; default: 8")
     running.add_argument("--only", nargs="+", choices=MEASUREMENTS, help="these, though they ended")
     showing = parts.add_parser("show", help="how each ended")
     showing.add_argument("--lines", type=int, default=3, help="last lines of each")

@@ -33,15 +33,12 @@ from axial.codec.container import Entry, read_contents
 from axial.codec.groups import Part, runs, tile_of
 from axial.codec.palette import Palette, choose_palette, in_nats, palette_bytes
 from axial.codec.tiles import Tiling
-from axial.data.classical import codec_bytes
+from axial.data.classical import FORMATS, codec_bytes
 from axial.data.packed import Array, spread
 from axial.data.sources.pictures import is_picture_name
 from axial.models.cost import forward_flops
 from axial.models.likelihood import slices_of_logits, surprise_bits
 from axial.models.protocol import Model
-
-FORMATS = ("PNG", "WebP", "JPEG XL")
-"""The others; what they need is the same whatever the model."""
 
 
 def timed(run: Callable[[], object], device: torch.device) -> float:
@@ -53,23 +50,20 @@ def timed(run: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - begun
 
 
-def restore(codec: Codec, pictures: list[Array], verify: int | None) -> tuple[int, float, float]:
-    """Bytes of a file, and the seconds of writing it and of reading `verify` pictures of it."""
+def coded(codec: Codec, x: Array, *, verify: bool) -> tuple[int, str]:
+    """The bytes of a picture's file, and how long it took to write, and to read if it is."""
     file, device = io.BytesIO(), next(codec.model.parameters()).device
-    items = [
-        (Entry(name=f"{i}", grid=x.shape[:-1], one_plane=x.shape[-1] < 3), [Example(x)])
-        for i, x in enumerate(pictures)
-    ]
-    writing = timed(lambda: codec.write(file, codec.contents(), items), device)
-    wanted = range(len(pictures) if verify is None else min(verify, len(pictures)))
+    entry = Entry(name="x", grid=x.shape[:-1], one_plane=x.shape[-1] < 3)
+    writing = timed(lambda: codec.write(file, codec.contents(), [(entry, [Example(x)])]), device)
+    told = f"encoded in {writing:.1f} s"
     back: list[Array] = []
-    reading = timed(
-        lambda: back.extend(e.x for _, e in codec.read(file, read_contents(file), wanted)), device
-    )
-    for before, after in zip(pictures, back, strict=False):
-        if not np.array_equal(before, after):
+    if verify:
+        contents = read_contents(file)
+        reading = timed(lambda: back.extend(e.x for _, e in codec.read(file, contents)), device)
+        told += f", decoded in {reading:.1f} s"
+        if not np.array_equal(x, back[0]):
             raise SystemExit("a picture came back changed")
-    return len(file.getvalue()), writing, reading
+    return len(file.getvalue()), told
 
 
 def size(args: argparse.Namespace, codec: Codec) -> None:
@@ -108,10 +102,10 @@ def photos(args: argparse.Namespace, codec: Codec) -> None:
     paths = sorted(Path(args.data).glob("*.png"))[: args.count]
     total: dict[str, int] = {}
     elements = 0
-    for path in paths:
+    for i, path in enumerate(paths):
         with Image.open(path) as image:
             x = np.atleast_3d(np.asarray(image))
-        found, writing, reading = restore(codec, [x], args.verify)
+        found, spent = coded(codec, x, verify=args.verify is None or i < args.verify)
         rows = {".axl": found}
         if not args.alone:
             rows |= codec_bytes([x.squeeze(-1) if x.shape[-1] == 1 else x])
@@ -119,7 +113,6 @@ def photos(args: argparse.Namespace, codec: Codec) -> None:
             total[name] = total.get(name, 0) + count
         elements += x.size
         told = ", ".join(f"{name} {8 * n / x.size:.4f}" for name, n in rows.items())
-        spent = f"encoded in {writing:.1f} s, decoded in {reading:.1f} s"
         print(f"{path.name}: {told} bits/dim, {spent}", flush=True)
     told = ", ".join(f"{name} {8 * n / elements:.4f}" for name, n in total.items())
     print(f"{len(paths)} pictures: {told} bits/dim")
@@ -209,9 +202,8 @@ def bits(args: argparse.Namespace, codec: Codec) -> None:
         for name, tiling in tilings.items():
             with_palette, without = picture_bits(model, tiling, x, palette)
             needed |= {name: with_palette / 8, f"without palette, {name}": without / 8}
-        found = known.get(path.name)
-        others = {name: found[name] for name in FORMATS if name in found} if found else None
-        others = codec_bytes([x]) if others is None else others
+        found = known.get(path.name) or codec_bytes([x])
+        others = {name: found[name] for name in FORMATS if name in found}
         rows.append({"name": path.name, "elements": x.size, **needed, **others})
         print(in_words(path.name, rows[-1:]), flush=True)
         if args.json:

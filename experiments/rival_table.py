@@ -90,8 +90,9 @@ class Found:
 
 
 def all_found(folder: Path) -> list[Found]:
-    """The rows that have a result, best first."""
-    rows = [Found(name, folder / name) for name in ROWS if results_of(folder / name)]
+    """The rows that have a result, not trials alone, best first."""
+    names = [n for n in ROWS if any(not r["trial"] for r in results_of(folder / n))]
+    rows = [Found(name, folder / name) for name in names]
     if not rows:
         raise SystemExit(
             f"{folder}: has no results; `rivals.py run ROW --out {folder}` brings some"

@@ -71,6 +71,9 @@ def test_what_would_not_end_is_not_begun_but_for_what_goes_on_later(tmp_path, mo
     assert "long: passed over, would take 30 minutes" in capsys.readouterr().out
     assert not (tmp_path / "long.txt").exists() and (tmp_path / "short.txt").exists()
     assert begun.exists()
+    beside = again.Measurement("-c 'print(1)'", 30, timed=False)
+    call(monkeypatch, {"beside": beside}, *where, 2)
+    assert not (tmp_path / "beside.txt").exists()
     begun.unlink()
     call(monkeypatch, found, *where[:3], "--out", tmp_path / "other", "--minutes", 0.5)
     assert not begun.exists()  # too little time is left to begin with it
@@ -154,7 +157,7 @@ def test_when_time_is_over_a_command_may_save_and_ends_with_all_it_started(tmp_p
         "time.sleep(600)\n"
     )
     found = {"slow": again.Measurement(str(script), 30, resumable=True)}
-    monkeypatch.setattr(again, "chosen", lambda *_, timed: iter(found.items() if timed else []))
+    monkeypatch.setattr(again, "fits", lambda *_: True)
     log = tmp_path / "out/slow.txt"
     for minutes in (0.01, 0.1, 1):  # on a busy machine it takes a while to begin
         where = ("run", "--data", tmp_path, "--out", tmp_path / "out", "--minutes", minutes)

@@ -283,6 +283,7 @@ def test_the_table_tells_what_shorter_trials_found(tmp_path, capsys):
     fake(tmp_path, "axial", 3.02, rate=2e-3, test=3.04)
     for rate, bits in ((1e-3, 3.25), (2e-3, 3.2), (4e-3, None)):
         fake(tmp_path, "axial", bits, rate=rate, trial=True)
+    fake(tmp_path, "full", 3.1, trial=True)  # of this row there is no more yet
     command(rivals, "table", tmp_path)
     line = next(t for t in capsys.readouterr().out.splitlines() if t.startswith("| axial"))
     assert "| 3.0200 +- 0.0090 | 3.0400 |" in line and "| 4.00 |" in line

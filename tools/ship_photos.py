@@ -23,10 +23,10 @@ from ship import MOST_BYTES, SAMPLED, SAMPLES, probe_bits, recipe
 import axial
 from axial.checkpoints import shipped
 from axial.checkpoints.run_folder import Run
+from axial.data.classical import FORMATS
 from axial.training.config import TrainConfig
 
 NAME = "photos"
-OTHERS = ("PNG", "WebP", "JPEG XL")
 CARD = """# photos
 
 An Axial Transformer of photographs, for the codec: {parameters:,} parameters, tiles of {shape}
@@ -145,7 +145,7 @@ def card(result: dict[str, Any]) -> str:
     """What the model card says, all figures as they were measured."""
     test, valid = result["test"], result["valid"]
     way = overlap_of(test)
-    ways = [way, *(name for name in OTHERS if name in test[0])]
+    ways = [way, *(name for name in FORMATS if name in test[0])]
     cells = {
         part: " | ".join(
             f"**{bits_of(found, name):.4f}**" if name == way else f"{bits_of(found, name):.4f}"

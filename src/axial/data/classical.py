@@ -19,6 +19,8 @@ from PIL import Image
 from axial.data.packed import Array, Examples
 from axial.shape import DataShape
 
+FORMATS = ("PNG", "WebP", "JPEG XL")
+"""All of them, installed or not."""
 WEBP_LONGEST = 16_383
 """Pixels a side of a WebP picture may have."""
 _AT_ONCE = 256

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from axial.data.classical import codec_bytes
+from axial.data.classical import FORMATS, codec_bytes
 from axial.data.packed import Array
-
-_FORMATS = ("PNG", "WebP", "JPEG XL")
 
 
 def sizes(pictures: Sequence[Array], own_bytes: int, *, values: int = 256) -> list[dict[str, Any]]:
@@ -23,7 +21,7 @@ def sizes(pictures: Sequence[Array], own_bytes: int, *, values: int = 256) -> li
             np.ascontiguousarray(x if x.shape[-1] == 3 else x[..., 0], np.uint8) for x in pictures
         )
         others = codec_bytes(plain)
-        found |= {name: others.get(name) for name in _FORMATS}
+        found |= {name: others.get(name) for name in FORMATS}
     return [
         {
             "format": name,
