@@ -34,8 +34,9 @@ def test_each_command_is_run_once_and_says_what_it_ran_on(tmp_path, monkeypatch,
     found = {
         "sum": measurement(f'open("{runs}", "a").write("x"); print(3 + 4)'),
         "wrong": measurement("print(1 / 0)"),
-        "last": measurement('print("{data}"[-4:])'),
+        "last": measurement('import sys; print("{data}"[-4:]); print(sys.path)'),
     }
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "added"))
     words = ("run", "--data", tmp_path / "data", "--out", tmp_path / "out")
     assert call(monkeypatch, found, *words) == 1
     assert "failed: wrong" in capsys.readouterr().out
@@ -47,7 +48,8 @@ def test_each_command_is_run_once_and_says_what_it_ran_on(tmp_path, monkeypatch,
     )
     wrong = (tmp_path / "out/wrong.txt").read_text()
     assert "ZeroDivisionError" in wrong and "# ended with status 1 after" in wrong
-    assert "\ndata\n" in (tmp_path / "out/last.txt").read_text()
+    last = (tmp_path / "out/last.txt").read_text()
+    assert "\ndata\n" in last and f"'{again.ROOT}/src', '{tmp_path}/added'" in last
 
     assert call(monkeypatch, found, *words) == 0  # nothing is left to do
     assert (tmp_path / "out/sum.txt").read_text() == log
@@ -93,8 +95,8 @@ def test_what_is_not_timed_runs_together_and_before_what_is(tmp_path, monkeypatc
         found[one] = again.Measurement(code, 0.1, timed=False)
     words = ("run", "--data", tmp_path, "--out", tmp_path, "--jobs", 2)
     assert call(monkeypatch, found, *words) == 0
-    assert "'a-ended'" in (tmp_path / "timed.txt").read_text()
-    assert "'b-ended'" in (tmp_path / "timed.txt").read_text()
+    log = (tmp_path / "timed.txt").read_text()
+    assert "'a-ended'" in log and "'b-ended'" in log and log.count("$ python") == 1
 
 
 def test_what_runs_together_ends_together_when_it_is_stopped(tmp_path):
