@@ -3,7 +3,9 @@
 import copy
 import math
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
 from typing import BinaryIO, NamedTuple
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 
 from axial.checkpoints.model_folder import fingerprint
-from axial.codec.coding import default_lanes, encode, most_lanes
+from axial.codec.coding import default_lanes, most_lanes, score
 from axial.codec.container import (
     FINGERPRINT,
     MARK,
@@ -38,11 +40,13 @@ from axial.validation import as_integer
 
 _TILES = 1024
 """How many tiles to decode together at most: more of them are not faster, and take memory."""
-_ELEMENTS = 1 << 22
-"""How many elements to encode together at most, in whole groups, all as long as the longest: each
-takes some 60 bytes."""
+_ELEMENTS = 1 << 21
+"""How many elements to score together at most, in whole groups, all as long as the longest. Each
+takes some 60 bytes, and those before them are still being written."""
 _OVERLAP = 16
 """Tiles overlap by so small a part of their shortest axis, where nothing else is asked for."""
+_SPAN = 4
+"""Tiles of a region along each axis: with more of them, more rounds must be decoded in turn."""
 _PALETTES = 1 << 24
 """Bytes that the palettes of a file may take: its contents must have room for many entries."""
 Progress = Callable[[int], None]
@@ -88,7 +92,7 @@ class Codec:
         else:
             most = most_lanes(math.prod(axes) * channels)
             self.lanes = as_integer("lanes", lanes, at_least=1, below=most + 1)
-        span = most_span(axes, channels)  # 1 where tiles are too large for more of them
+        span = min(_SPAN, most_span(axes, channels))  # 1 where tiles are too large for more
         most = max(axes) // 2 if span > 1 else 0
         if overlap is None:
             overlap = min(min(axes) // _OVERLAP, most)
@@ -117,7 +121,10 @@ class Codec:
         entries: Iterable[tuple[Entry, Iterable[Example]]],
         progress: Progress = lambda done: None,
     ) -> None:
-        """Write a file: entries are taken one by one, and tiles coded as soon as there are some."""
+        """Write a file: entries are taken one by one, and tiles coded as soon as there are some.
+
+        While the model scores some groups, the bytes of those before them are written.
+        """
         file.write(MARK + bytes([VERSION]))
         groups, done = grouped(self._parts(contents, entries), contents.lanes), 0
         elements = math.prod(self.config.axes) * self.config.channels
@@ -125,12 +132,21 @@ class Codec:
         def tell(more: int) -> None:
             progress(done + more)
 
-        for some in _in_bounds(groups, _count_tiles, max(1, _ELEMENTS // elements)):
-            coded = encode(self.model, some, contents.classes, contents.lanes, tell)
-            for parts, data in zip(some, coded, strict=True):
+        def put(some: list[list[Part]], coded: Future[list[bytes]]) -> None:
+            for parts, data in zip(some, coded.result(), strict=True):
                 file.write(data)
                 contents.groups.append(Group(len(data), len(parts), zlib.crc32(data)))
-            done += sum(map(_count_tiles, some))
+
+        scored: deque[tuple[list[list[Part]], Future[list[bytes]]]] = deque()
+        with ThreadPoolExecutor(1) as pool:
+            for some in _in_bounds(groups, _count_tiles, max(1, _ELEMENTS // elements)):
+                written = score(self.model, some, contents.classes, contents.lanes, tell)
+                scored.append((some, pool.submit(written)))
+                done += sum(map(_count_tiles, some))
+                if len(scored) > 1:
+                    put(*scored.popleft())
+            for each in scored:
+                put(*each)
         file.write(contents.to_bytes())
 
     def _parts(

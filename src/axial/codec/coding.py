@@ -85,14 +85,14 @@ class _Tiles:
         return self.first[tile] + rank * self.width[tile]
 
 
-def encode(
+def score(
     model: Model,
     groups: Sequence[Sequence[Part]],
     classes: int,
     lanes: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[bytes]:
-    """The bytes of some groups, by parallel passes of a float64 model.
+) -> Callable[[], list[bytes]]:
+    """Score some groups by parallel passes of a float64 model; the result writes their bytes.
 
     `classes` is how many labels there are to store, whether the model is conditioned on them or
     not. `progress` is called with how many tiles are done.
@@ -140,15 +140,19 @@ def encode(
         near.note(found, points, wanted, rows.numpy(), step)
         done += step.size
         progress(done // elements)
-    seals = [
-        seal(checksum(np.stack(tiles.x[tiles.of(g)]), config.values), own)
-        for g, own in enumerate(labels)
-    ]
-    streams = rans.encode(start, frequency, seals)
-    return [
-        near.bytes_of(g) + _write_stored(tiles, tiles.of(g), config.values) + stream
-        for g, stream in enumerate(streams)
-    ]
+
+    def written() -> list[bytes]:
+        seals = [
+            seal(checksum(np.stack(tiles.x[tiles.of(g)]), config.values), own)
+            for g, own in enumerate(labels)
+        ]
+        streams = rans.encode(start, frequency, seals)
+        return [
+            near.bytes_of(g) + _write_stored(tiles, tiles.of(g), config.values) + stream
+            for g, stream in enumerate(streams)
+        ]
+
+    return written
 
 
 def check_logits(logits: Tensor) -> None:

@@ -25,6 +25,7 @@ from axial.models.layers import (
     PlaneConvolution,
     Positions,
     init_linear,
+    normalize,
     waves,
 )
 from axial.models.protocol import (
@@ -272,7 +273,7 @@ class AxialTransformer(LevelModel):
             before = before + shift(u, axis)
         r = shift(h, plane.ndim - 2) + before
         r = self.inner_decoder(r, checkpointing=checkpointing)
-        return dense(self.to_logits, self.norm(r))
+        return dense(self.to_logits, normalize(self.norm, r))
 
 
 def plane_of(x: Examples, channel: Int[Tensor, " b"]) -> Shaped[Tensor, " b *axes"]:

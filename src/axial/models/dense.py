@@ -1,4 +1,4 @@
-"""Dense layers: how they start out, and what computes them on a CPU.
+"""Dense layers: how they start out, and what computes them where torch is slow.
 
 b batch, *axes the data axes, i inputs, o outputs.
 """
@@ -20,6 +20,8 @@ _PARTS = 16
 """From as many examples on torch hands a 1 x 1 convolution to oneDNN on one thread, too."""
 _WORTH_IT = 1 << 20
 """Products below which a call costs more than it saves."""
+_MANY_ROWS = 1 << 12
+"""From as many rows on, float64 products gain more on a GPU than filling in the bias costs."""
 
 
 def init_dense(weight: Tensor, *, fan_in: int, scale: float = 1.0) -> None:
@@ -29,17 +31,30 @@ def init_dense(weight: Tensor, *, fan_in: int, scale: float = 1.0) -> None:
 
 
 def dense(layer: nn.Module, x: Float[Tensor, "b *axes i"]) -> Float[Tensor, "b *axes o"]:
-    """`layer(x)`; large float32 products go to oneDNN on processors that MKL is slow on.
+    """`layer(x)`, but for rounding.
 
-    Torch computes float32 products by MKL and convolutions by oneDNN, so this is a convolution
-    with windows of one position. It differs from `layer(x)` by rounding alone.
+    On processors that MKL is slow on, large float32 products go to oneDNN. Torch computes float32
+    products by MKL and convolutions by oneDNN, so that is a convolution with windows of one
+    position. On a GPU, large float64 products go to cuBLAS: with a bias torch asks cuBLASLt, which
+    takes nearly twice as long.
     """
+    if _takes_cublas(layer, x):
+        rows = x.reshape(-1, x.shape[-1])
+        bias = layer.bias.expand(len(rows), -1)
+        return torch.addmm(bias, rows, layer.weight.t()).view(*x.shape[:-1], -1)
     if not _takes_convolution(layer, x):
         return layer(x)
     image = x.reshape(_PARTS, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)  # features first, as views
     weight = layer.weight.view(*layer.weight.shape, 1, 1)
     out = F.conv2d(image, weight, layer.bias).permute(0, 2, 3, 1)
     return out.reshape(*x.shape[:-1], -1)
+
+
+def _takes_cublas(layer: nn.Module, x: Tensor) -> TypeGuard[nn.Linear]:
+    if x.dtype != torch.float64 or not x.is_cuda or torch.compiler.is_compiling():
+        return False
+    plain = is_plain_linear(layer) and layer.bias is not None
+    return plain and math.prod(x.shape[:-1]) >= _MANY_ROWS
 
 
 def _takes_convolution(layer: nn.Module, x: Tensor) -> TypeGuard[nn.Linear]:

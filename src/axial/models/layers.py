@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from axial.models.attention import AxialAttention, KVCache
 from axial.models.config import ModelConfig
-from axial.models.dense import dense, init_dense
+from axial.models.dense import dense, init_dense, is_plain
 from axial.models.dropout import Dropout
+from axial.models.float64 import float64_kernels
 from axial.models.line_attention import dense_dtype
 
 NORM_EPS = 1e-5
@@ -51,12 +52,12 @@ class Block(nn.Module):
         self, x: Float[Tensor, "b *axes d"], cache: KVCache | None = None, start: int = 0
     ) -> Float[Tensor, "b *axes d"]:
         """Transform all of `x`, or with a cache the steps of an axis from `start` on."""
-        normed = self.attention_norm(x)
+        normed = normalize(self.attention_norm, x)
         if cache is None:
             x = x + self._dropped(self.attention(normed))
         else:
             x = x + self._dropped(self.attention.advance(normed, cache, start))
-        hidden = nonlinearity(dense(self.mlp_in, self.mlp_norm(x)))
+        hidden = nonlinearity(dense(self.mlp_in, normalize(self.mlp_norm, x)))
         return x + self._dropped(dense(self.mlp_out, hidden))
 
     def _dropped(self, branch: Float[Tensor, "b *axes d"]) -> Float[Tensor, "b *axes d"]:
@@ -69,8 +70,19 @@ class Block(nn.Module):
         return (branch * F.dropout(each, self.branch_rate)).to(branch.dtype)
 
 
+def normalize(layer: nn.LayerNorm, x: Float[Tensor, "*grid d"]) -> Float[Tensor, "*grid d"]:
+    """`layer(x)`."""
+    kernels = float64_kernels(x)
+    if kernels is None or not is_plain(layer, nn.LayerNorm):
+        return cast(Tensor, layer(x))
+    return cast(Tensor, kernels.normalize(x, layer.weight, layer.bias, layer.eps))
+
+
 def nonlinearity(x: Tensor) -> Tensor:
     """The authors' approximation of GELU."""
+    if (kernels := float64_kernels(x)) is not None:
+        gated: Tensor = kernels.gate(x, STEEPNESS)
+        return gated
     return x * torch.sigmoid(STEEPNESS * x)
 
 

@@ -97,7 +97,6 @@ class FoldedBlock:
         """To be used for as many rows at a time."""
         self.attention = attention = block.attention
         self.heads, self.width = attention.heads, attention.to_out.in_features
-        self.shape = (self.width,)
         size = self.width // self.heads
         scale = attention.to_out.weight.new_ones(self.heads, 3, size, dtype=torch.float64)
         scale[:, 0] = size**-0.5

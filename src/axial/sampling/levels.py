@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from axial.models.attention import KVCache
+from axial.models.float64 import float64_kernels
 from axial.models.layers import LSTM, NORM_EPS, Blocks
 from axial.models.protocol import LevelModel
 from axial.sampling.folded import Folded, FoldedBlock, InnerKVCache, fold
@@ -36,8 +37,12 @@ def pass_block(
 ) -> Float[Tensor, "b d"]:
     """Take element j through a block; `x` may be overwritten, the cache takes the element in."""
     row, mask, q, k, v = cache.until(j)
-    normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
-    block.to_qkv.apply(normed, out=row)
+    block.to_qkv.apply(_normalized(x), out=row)
+    if (kernels := float64_kernels(x)) is not None:
+        known = [t[:, : j + 1, None, None] for t in (q, k.transpose(1, 2), v)]
+        if kernels.can_attend(*known):
+            seen = kernels.attend(*known, causal=False, scale=1.0).view(x.shape)
+            return _add_mlp(block.to_out.add_to(x, seen), block)
     scores = torch.bmm(q, k) if mask is None else torch.baddbmm(mask, q, k)
     torch.bmm(scores.softmax(-1), v, out=cache.seen_rle)
     return _add_mlp(block.to_out.add_to(x, cache.seen), block)
@@ -45,14 +50,20 @@ def pass_block(
 
 def _add_mlp(x: Tensor, block: FoldedBlock) -> Tensor:
     """The second half of a block; `x` may be overwritten."""
-    normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
-    return block.mlp_out.add_to(x, block.mlp_in.silu(normed))
+    return block.mlp_out.add_to(x, block.mlp_in.silu(_normalized(x)))
 
 
 def to_logits(x: Float[Tensor, "b d"], layer: Folded, out: Float[Tensor, "b v"]) -> None:
     """The last norm and dense layer."""
-    normed = torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)
-    layer.apply(normed, out=out)
+    layer.apply(_normalized(x), out=out)
+
+
+def _normalized(x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
+    """The norm, but for its gain and bias, which are folded."""
+    if (kernels := float64_kernels(x)) is not None:
+        normed: Tensor = kernels.normalize(x, None, None, NORM_EPS)
+        return normed
+    return torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)
 
 
 def choose(
@@ -82,8 +93,7 @@ class OuterStep:
         grid = x.shape[:-1]
         x = x.reshape(-1, x.shape[-1]).clone()
         for block, cache in zip(self.blocks, self.caches, strict=True):
-            normed = torch.layer_norm(x, block.shape, None, None, NORM_EPS, False)
-            q, k, v = block.attention.parts(block.to_qkv.apply(normed).view(*grid, -1))
+            q, k, v = block.attention.parts(block.to_qkv.apply(_normalized(x)).view(*grid, -1))
             if cache is not None:
                 k, v = cache.add(k, v, start)
             if cache is not None and k.numel() < _FEW_KEYS:
