@@ -13,7 +13,7 @@ from models.test_families import ONE_EACH
 
 import axial
 from axial import StreamError, compress, decompress
-from axial.codec import codec, device_reader, rans
+from axial.codec import codec, device_reader, grid, rans
 from axial.sampling.levels import InnerLevel
 
 gpu = pytest.mark.gpu
@@ -186,3 +186,28 @@ def test_a_line_on_a_gpu_waits_for_nothing(monkeypatch):
     asked = []
     monkeypatch.setattr(InnerLevel, "ask", lambda *_: asked.append(1))
     assert torch.equal(decompress(model, data), x) and not asked
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("values", [2, 3, 256, 1000])
+def test_the_kernel_finds_the_shares_that_plain_operations_find(values):
+    from axial.codec.grid_triton import shares
+
+    rng = np.random.default_rng(values)
+    logits = rng.normal(0, 8, (12, values))
+    logits[:4] = (rng.integers(-900, 900, (4, values)) + 0.5) / grid.GRID  # on borders, all of them
+    logits[4:6, values // 2 :] = -400  # beyond the table
+    notes = rng.choice([-1, -1, 0, 1], (12, values)).astype(np.int8)
+    notes[6:] = -1
+    biases = rng.integers(-127, 128, (12, values)).astype(np.int8)
+    biases[7, ::2], biases[8] = grid.ABSENT, grid.ABSENT
+    biases[9:] = 0
+    given = [torch.from_numpy(t).to(KERNEL_DEVICE) for t in (logits, notes, biases)]
+    wanted = device_reader.shares_plainly(*given)
+    assert torch.equal(shares(*given), wanted)
+    assert torch.equal(shares(given[0].float(), *given[1:])[9:], grid_shares(given[0].float())[9:])
+
+
+def grid_shares(logits):
+    """Those without notes and palettes."""
+    return grid.bounds(grid.to_grid(logits.double()).points)

@@ -27,9 +27,9 @@ BIAS_STEP = GRID // 16
 """Points of the grid that a bias of 1 adds: a palette's biases are in sixteenths of a nat."""
 ABSENT = -128
 """The bias of a value that does not occur."""
-_NO_POINT = -(1 << 40)
+NO_POINT = -(1 << 40)
 """The point of a value that does not occur."""
-_WEIGHT_BITS, _SCALE_BITS = 30, 38
+_WEIGHT_BITS, SCALE_BITS = 30, 38
 
 
 class Points(NamedTuple):
@@ -52,7 +52,7 @@ def to_grid(logits: Float64[Tensor, "*grid v"]) -> Points:
 
 def biased(points: Int[Tensor, "*grid v"], bias: Int8[Tensor, "*grid v"]) -> Int[Tensor, "*grid v"]:
     """Points as a palette moves them; values that do not occur have none from here on."""
-    return torch.where(bias == ABSENT, _NO_POINT, points + BIAS_STEP * bias.long())
+    return torch.where(bias == ABSENT, NO_POINT, points + BIAS_STEP * bias.long())
 
 
 def weights(points: Int[Tensor, "*grid v"]) -> Int[Tensor, "*grid v"]:
@@ -74,13 +74,13 @@ def bounds(points: Int[Tensor, "*grid v"]) -> Int[Tensor, "*grid v+1"]:
     Every value that occurs has at least one part of it, others have none. What rounding leaves over
     goes to the last that occurs.
     """
-    occurs = (points != _NO_POINT).long()
+    occurs = (points != NO_POINT).long()
     weight = weights(points).mul_(occurs)
     values = weight.shape[-1]
     room = (1 << PRECISION) - values
     total = weight.sum(-1, keepdim=True).clamp_(min=1)  # no point is NaN's: that is told later
-    scale = torch.full_like(total, room << _SCALE_BITS).div_(total, rounding_mode="floor")
-    ends = weight.mul_(scale).bitwise_right_shift_(_SCALE_BITS).add_(occurs).cumsum(-1)
+    scale = torch.full_like(total, room << SCALE_BITS).div_(total, rounding_mode="floor")
+    ends = weight.mul_(scale).bitwise_right_shift_(SCALE_BITS).add_(occurs).cumsum(-1)
     ends = torch.where(ends == ends[..., -1:], 1 << PRECISION, ends)
     return torch.nn.functional.pad(ends, (1, 0))
 
