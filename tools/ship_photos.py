@@ -66,7 +66,7 @@ Kodak, picture by picture, in bytes:
 {pictures:,} natural photographs, reduced to half their size by averaging 2 x 2 pixels, at most
 320 x 320; a twentieth of them was held out. Random crops, mirrored at random. Choices were made on
 other photographs of the same kind (`valid`). Kodak's pictures, which are larger and smoother, were
-scored twice: without palettes, and with them.
+scored once for each result reported: an earlier model without palettes and with them, and this one.
 
 ## Recipe
 
@@ -79,8 +79,7 @@ Started from the weights of `{init}`.
 
 It sees a tile of {side} x {side} pixels, never a whole picture. Scans, screenshots, drawings and
 photographs with traces of JPEG are not what it was trained on, and may take more than other formats
-need. On a CPU it is slow: a Kodak picture takes minutes. What it learned on a CPU a GPU learns in
-seconds: a longer run will do better.
+need. On a CPU it is slow: a Kodak picture takes minutes.
 """
 
 
