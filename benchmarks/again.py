@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,11 +84,14 @@ MEASUREMENTS = {
         timed=False,
     ),
     "codec": Measurement(
-        "benchmarks/codec.py size {data}/test.npy --count 10000 --alone --device cuda", 5
+        "benchmarks/codec.py size {data}/test.npy --count 10000 --alone --device cuda", 3
     ),
-    "codec-kodak": Measurement("benchmarks/codec.py photos {data}/kodak --alone --device cuda", 6),
+    "codec-kodak": Measurement(
+        "benchmarks/codec.py photos {data}/kodak --alone --verify 3 --device cuda", 2
+    ),
     "codec-kodak-photos": Measurement(
-        "benchmarks/codec.py photos {data}/kodak --model photos --alone --device cuda", 6
+        "benchmarks/codec.py photos {data}/kodak --model photos --alone --verify 3 --device cuda",
+        2,
     ),
     "training-cifar10": _training("cifar10"),
     "training-cifar10-bare": _training("cifar10", " --bare --profile"),
@@ -174,8 +177,22 @@ def ended(log: Path) -> str | None:
     return last.removeprefix("# ") if last.startswith(ENDED) else None
 
 
+def sharing(jobs: int) -> dict[str, str]:
+    """The settings of a command that runs beside others: its part of the cores, and no spinning.
+
+    Without them each has as many threads as there are cores, and waits for them in a loop.
+    """
+    part = f"{max(1, (os.cpu_count() or 1) // jobs)}"
+    threads = {"OMP_NUM_THREADS": part, "OMP_WAIT_POLICY": "PASSIVE"}
+    return threads | {"TORCHINDUCTOR_COMPILE_THREADS": part}
+
+
 def carry_out(
-    command: Sequence[str], log: Path, seconds: float, over: threading.Event
+    command: Sequence[str],
+    log: Path,
+    seconds: float,
+    over: threading.Event,
+    settings: Mapping[str, str],
 ) -> int | None:
     """Run a command for so long; its status, None if time was over before it ended."""
     begun = time.monotonic()
@@ -185,7 +202,7 @@ def carry_out(
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"} | settings,
             stdout=file,
             stderr=subprocess.STDOUT,
             process_group=0,  # what it starts is stopped with it
@@ -247,7 +264,8 @@ def run(args: argparse.Namespace) -> int:
             log.unlink()
         command = words(measurement, args.data.resolve(), args.out.resolve())
         print(f"{name}: python {' '.join(command)[:200]}", flush=True)
-        status = carry_out(command, log, end - time.monotonic(), over)
+        settings = {} if measurement.timed else sharing(args.jobs)
+        status = carry_out(command, log, end - time.monotonic(), over, settings)
         print(f"{name}: " + ("stopped" if status is None else f"status {status}"), flush=True)
         if status:
             failed.append(name)

@@ -87,16 +87,30 @@ def test_what_is_not_timed_runs_together_and_before_what_is(tmp_path, monkeypatc
         "import pathlib, time; here = pathlib.Path('{out}'); (here / '%s').touch()\n"
         "end = time.monotonic() + 60\n"
         "while not (here / '%s').exists() and time.monotonic() < end: time.sleep(0.05)\n"
-        "assert (here / '%s').exists(); (here / '%s-ended').touch()"
+        "assert (here / '%s').exists(); (here / '%s-ended').touch(); import os\n"
+        "names = 'OMP_NUM_THREADS', 'OMP_WAIT_POLICY', 'TORCHINDUCTOR_COMPILE_THREADS'\n"
+        "print(*(os.environ.get(name) for name in names))"
     )
-    found = {"timed": measurement('import os; print(sorted(os.listdir("{out}")))')}
+    found = {
+        "timed": measurement(
+            'import os; print(sorted(os.listdir("{out}")), "PASSIVE" in os.environ.values())'
+        )
+    }
     for one, other in ("ab", "ba"):
         code = f'-c "{wait % (one, other, other, one)}"'
         found[one] = again.Measurement(code, 0.1, timed=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     words = ("run", "--data", tmp_path, "--out", tmp_path, "--jobs", 2)
     assert call(monkeypatch, found, *words) == 0
     log = (tmp_path / "timed.txt").read_text()
-    assert "'a-ended'" in log and "'b-ended'" in log and log.count("$ python") == 1
+    part = max(1, os.cpu_count() // 2)
+    assert (tmp_path / "a.txt").read_text().count(f"{part} PASSIVE {part}\n") == 1
+    assert (
+        "'a-ended'" in log
+        and "'b-ended'" in log
+        and "] False" in log
+        and log.count("$ python") == 1
+    )
 
 
 def test_what_runs_together_ends_together_when_it_is_stopped(tmp_path):

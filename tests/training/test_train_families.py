@@ -76,7 +76,7 @@ def steps_on_a_gpu(family, *, fast):
     """Losses and gradient norms of some steps: compiled and in a CUDA graph, or launched."""
     alone = Ranks(rank=0, count=1, device=torch.device("cuda"))
     config = replace(CONFIGS[family], classes=0)
-    if family == "pixelcnn++":  # compiled on a GPU, it draws other keys
+    if family == "pixelcnn++":  # compiled on a GPU, it draws two of its keys in another order
         config = replace(config, dropout=0.0)
     torch.manual_seed(0)
     how = {"compile": fast, "cuda_graph": fast, "precision": "float32", "optimizer": "muon"}
