@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -192,7 +192,7 @@ def carry_out(
     log: Path,
     seconds: float,
     over: threading.Event,
-    settings: Mapping[str, str],
+    settings: dict[str, str],
 ) -> int | None:
     """Run a command for so long; its status, None if time was over before it ended."""
     begun = time.monotonic()

@@ -4,6 +4,7 @@
 else wait for the next run on a GPU.
 """
 
+import io
 import threading
 
 import numpy as np
@@ -14,6 +15,7 @@ from pretend_cuda import DeviceError, WaitError, pretend_cuda
 
 import axial
 from axial import TrainConfig, bits, complete, compress, decompress, draw, stream
+from axial.codec.container import read_contents
 from axial.models.blocks_config import BlocksConfig
 from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
@@ -159,6 +161,15 @@ def test_a_gpu_compresses_and_decompresses(pair):
     data = compress(far, *on_gpu(x), label=label)
     assert data == compress(model, x, label=label)
     assert torch.equal(decompress(far, data), x) and torch.equal(decompress(model, data), x)
+
+
+def test_a_gpu_fits_palettes(gpu):
+    model = speaking(AXIAL["encode"])
+    picture = torch.randint(model.config.values - 1, (40, 40, model.config.channels))
+    data = compress(speaking(AXIAL["encode"]).cuda(), picture.cuda())
+    contents = read_contents(io.BytesIO(data))
+    assert contents.entries[0].palette and data == compress(model, picture)
+    assert torch.equal(decompress(model, data), picture)
 
 
 def test_a_gpu_evaluates(pair):

@@ -45,7 +45,10 @@ _BLOCK = 1 << 20
 
 
 class _Sample(NamedTuple):
-    """One channel of some tiles of a picture: what the model expects, and what there is."""
+    """One channel of some tiles of a picture: what the model expects, and what there is.
+
+    Where the model is: on a CPU the fit would take as long as a GPU takes for the whole picture.
+    """
 
     logits: Tensor
     """(n, v)."""
@@ -67,7 +70,7 @@ class _Sample(NamedTuple):
         """Biases (v) as whole numbers: how often values occur, over how often it was expected."""
         bias = torch.where(absent, ABSENT, 0)
         found = torch.bincount(self.value, minlength=len(absent)).double()
-        fitted = torch.zeros(len(absent), dtype=torch.float64)
+        fitted = torch.zeros_like(absent, dtype=torch.float64)
         unexpected = torch.zeros_like(absent)
         for i in range(_ROUNDS):
             expected = (self.logits + in_nats(bias)).softmax(-1).sum(0, dtype=torch.float64)
@@ -101,6 +104,7 @@ def choose_palette(model: Model, x: Array, label: int | None = None) -> Palette 
     if small and absent.double().mean() < _MOST_ABSENT:
         return None
     samples, share = _look(model, x, label)
+    absent = absent.to(samples[0].logits.device)
     none = torch.zeros_like(absent, dtype=torch.long)
     only = torch.where(absent, ABSENT, none)
     fitted = torch.stack([s.fit(a) for s, a in zip(samples, absent, strict=True)])
@@ -135,16 +139,16 @@ def _needed(samples: list[_Sample], bias: Tensor) -> float:
 
 
 def _bytes(bias: Tensor) -> bytes:
-    return bias.to(torch.int8).numpy().tobytes()
+    return bias.to(torch.int8).cpu().numpy().tobytes()
 
 
 def _look(model: Model, x: Array, label: int | None) -> tuple[list[_Sample], float]:
     """What the model expects of some tiles, by channel; and what share of the picture they are."""
     config, grid = model.config, x.shape[:-1]
     tiling = Tiling(axes=config.axes)
-    number = tiling.tiles(grid)
+    count = tiling.tiles(grid)
     most = max(1, _SAMPLE_ELEMENTS // (math.prod(config.axes) * config.channels))
-    chosen = spread(number, max(1, min(-(-number // _SAMPLE_SHARE), most)))
+    chosen = spread(count, max(1, min(-(-count // _SAMPLE_SHARE), most)))
     slots, tiles = [], []
     for i in chosen:
         region = tiling.region(grid, int(i))
@@ -152,19 +156,21 @@ def _look(model: Model, x: Array, label: int | None) -> tuple[list[_Sample], flo
         ((slot,),) = runs(config, [whole], 1)
         slots.append(slot)
         tiles.append(slot.plan.fill(tile_of(whole, slot.tile, config.axes).reshape(-1)))
-    coded = torch.from_numpy(np.stack([slot.plan.coded for slot in slots]))
+    device = next(model.parameters()).device
+    coded = torch.from_numpy(np.stack([slot.plan.coded for slot in slots])).to(device)
     found: list[list[tuple[Tensor, ...]]] = [[] for _ in range(x.shape[-1])]
     batch = torch.from_numpy(np.stack(tiles)).view(-1, *config.axes, config.channels)
     labels = None if label is None or not config.classes else torch.full((len(batch),), label)
     model.check(batch, labels)
-    places = torch.arange(coded.shape[1]).view(batch.shape[1:])
-    for rows, slices, part, logits in slices_of_logits(model, batch, labels):
+    places = torch.arange(coded.shape[1], device=device).view(batch.shape[1:])
+    for each, number, part, logits in slices_of_logits(model, batch, labels):
+        rows, slices = each.to(device), number.to(device)
         own = model.slice_of(places.expand(len(rows), *places.shape), slices).flatten(1)
-        value = model.slice_of(part, slices.to(part.device)).flatten(1).cpu()
+        value = model.slice_of(part, slices).flatten(1)
         wanted, tile = coded[rows.unsqueeze(1), own], rows.unsqueeze(1).expand(own.shape)
-        expected = logits.flatten(1, -2).float().cpu()
+        expected = logits.flatten(1, -2).float()
         for c, kept in enumerate(found):
             at = wanted & (own % config.channels == c)
             kept.append((expected[at], value[at], tile[at]))
     samples = [_Sample(*map(torch.cat, zip(*kept, strict=True))) for kept in found]
-    return samples, len(chosen) / number
+    return samples, len(chosen) / count

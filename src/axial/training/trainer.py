@@ -87,8 +87,8 @@ class Trainer:
 
     def _compile(self, model: Model) -> None:
         """Shards are gathered block by block, so blocks are compiled one by one."""
-        # What is compiled draws what is drawn uncompiled, the keys of the same masks. But draws that
-        # do not hang on one another may change their order: two of PixelCNN++'s do on a GPU.
+        # What is compiled draws what is drawn uncompiled, the keys of the same masks. But draws of
+        # independent layers may change their order: two of PixelCNN++'s do on a GPU.
         options = {"fallback_random": True}
         if self.sharded:
             for block in model.blocks():
