@@ -10,12 +10,15 @@ import threading
 import numpy as np
 import pytest
 import torch
+from codec.test_codec import sizes_of_decoders
 from conftest import config, normal, random_input, tiny_model
 from pretend_cuda import DeviceError, WaitError, pretend_cuda
 
 import axial
 from axial import TrainConfig, bits, complete, compress, decompress, draw, stream
-from axial.codec.container import read_contents
+from axial.codec import codec
+from axial.codec.codec import Codec, Example
+from axial.codec.container import Entry, read_contents
 from axial.models.blocks_config import BlocksConfig
 from axial.models.families import new_model
 from axial.models.local_config import Local1dConfig, Local2dConfig
@@ -161,6 +164,22 @@ def test_a_gpu_compresses_and_decompresses(pair):
     data = compress(far, *on_gpu(x), label=label)
     assert data == compress(model, x, label=label)
     assert torch.equal(decompress(far, data), x) and torch.equal(decompress(model, data), x)
+
+
+@pytest.mark.parametrize("many, wanted", [(1, [2, 4, 16, 32]), (9, [4, 16, 32]), (99, [4, 32])])
+def test_a_gpu_decodes_runs_of_all_widths_by_decoders_of_at_most_two_sizes(
+    gpu, monkeypatch, many, wanted
+):
+    monkeypatch.setattr(codec, "_MANY", many)
+    sizes, model = sizes_of_decoders(monkeypatch), tiny_model(config((4, 4)))
+    pictures = [Example(np.full((26, 52, 1), i)) for i in range(2)]  # 4 x 4 tiles a region
+    own, file = Codec(model.cuda(), lanes=16, overlap=1), io.BytesIO()
+    entries = [(Entry(name=f"{i}", grid=x.x.shape[:2]), [x]) for i, x in enumerate(pictures)]
+    own.write(file, own.contents(), entries)
+    for batch in (4, 32):
+        back = [e.x for _, e in own.read(file, read_contents(file), batch=batch)]
+        assert all(np.array_equal(a, b.x) for a, b in zip(back, pictures, strict=True))
+    assert sorted(sizes) == wanted  # each is made once
 
 
 def test_a_gpu_fits_palettes(gpu):

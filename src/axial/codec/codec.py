@@ -40,6 +40,8 @@ from axial.validation import as_integer
 
 _TILES = 1024
 """How many tiles to decode together at most: more of them are not faster, and take memory."""
+_MANY = 256
+"""Tiles from which on a GPU's time follows their number: with fewer, it is that of launches."""
 _ELEMENTS = 1 << 21
 """How many elements to score together at most, in whole groups, all as long as the longest. Each
 takes some 60 bytes, and those before them are still being written."""
@@ -283,38 +285,49 @@ class _Walk:
 
     def __init__(self, model: Model) -> None:
         self.model, self.device = model, next(model.parameters()).device
-        self.decoder: tuple[int, Decoder] | None = None
+        self.decoders: dict[int, Decoder] = {}
         self.done = 0
 
     def fill(self, reader: GroupReader, progress: Progress) -> None:
         """Fill the parts of some groups."""
         widths = [reader.width(i) for i in range(max(map(len, reader.runs)))]
+        if gpu := self.device.type == "cuda":
+            widths = self._few(widths, len(reader.groups))
         for number, width in enumerate(widths):
-            # On a GPU all have one size: what was captured for it can be replayed.
-            run = RunReader(reader, number, max(widths) if self.device.type == "cuda" else width)
+            run = RunReader(reader, number, width)
+            sizes = {each * len(reader.groups) for each in (widths if gpu else [width])}
+            self.decoders = {n: found for n, found in self.decoders.items() if n in sizes}
             self._fill(run)
             reader.settle(run)
             self.done += sum(1 for _ in reader.slots(number, run.width))
             progress(self.done)
         reader.check_seals()
 
+    @staticmethod
+    def _few(widths: list[int], groups: int) -> list[int]:
+        """Widths with room for these, at most two: what was captured for one can be replayed."""
+        most = max(widths)
+        half = -(-most // 2)
+        few = half if half * groups >= _MANY else most
+        return [few if width <= few else most for width in widths]
+
     def _fill(self, run: RunReader) -> None:
         config, device, size = self.model.config, self.device, len(run.x)
-        if self.decoder is None or self.decoder[0] != size:
-            self.decoder = None  # its caches go first
-            self.decoder = size, Decoder(self.model, size)
+        if size not in self.decoders:
+            self.decoders[size] = Decoder(self.model, size)
+        decoder = self.decoders[size]
         client: RunReader | DeviceReader = run
         if suits(device, config.values):
             client = DeviceReader(run, device)
         x = torch.from_numpy(run.x).view(-1, *config.axes, config.channels).to(device)
         label = torch.from_numpy(run.label).to(device) if config.classes else None
         with decoding(self.model):
-            for seen in self.decoder[1].lines(x, client, label):
+            for seen in decoder.lines(x, client, label):
                 # Planes that follow from this one are known from here on, and are not walked.
                 if config.channels_in_turn and run.planes_follow:
                     client.follow()
                     seen.copy_(torch.as_tensor(client.x).view(seen.shape))
-        self.decoder[1].check_finite()
+        decoder.check_finite()
         if isinstance(client, DeviceReader):
             client.finish()
 
