@@ -4,6 +4,7 @@ import dataclasses
 import io
 import itertools
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -185,6 +186,62 @@ def test_memory_of_the_encoder_follows_the_elements_whatever_the_pictures(monkey
     assert max(shapes) <= 1600 and len(shapes) < 10
 
 
+def several_groups():
+    """A codec, a file, and what is written to it: six pictures, each a group and a batch."""
+    codec, file = Codec(tiny_model(config((4, 4))), lanes=1, overlap=0), io.BytesIO()
+    pictures = [np.full((4, 4, 1), i % 3) for i in range(6)]
+    entries = [(Entry(name=f"{i}", grid=(4, 4)), [Example(x)]) for i, x in enumerate(pictures)]
+    return codec, file, entries
+
+
+def test_no_more_than_two_batches_are_in_memory(monkeypatch):
+    monkeypatch.setattr(codec_module, "_ELEMENTS", 16)
+    codec, file, entries = several_groups()
+    contents, score, ahead = codec.contents(), coding.score, []
+
+    def noted(*given):
+        ahead.append(len(ahead) - len(contents.groups))  # scored, but not in the file yet
+        return score(*given)
+
+    monkeypatch.setattr(codec_module, "score", noted)
+    codec.write(file, contents, entries)
+    assert len(ahead) == 6 and max(ahead) <= 1
+
+
+def test_what_goes_wrong_while_streams_are_written_is_told(monkeypatch):
+    monkeypatch.setattr(codec_module, "_ELEMENTS", 16)
+    codec, file, entries = several_groups()
+
+    def fail(*given):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(coding.rans, "encode", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        codec.write(file, codec.contents(), entries)
+
+
+def test_an_interrupt_does_not_wait_for_streams_that_are_being_written(monkeypatch):
+    monkeypatch.setattr(codec_module, "_ELEMENTS", 16)
+    codec, file, entries = several_groups()
+    begun, go_on, encode = threading.Event(), threading.Event(), coding.rans.encode
+
+    def slow(*given):
+        begun.set()
+        assert go_on.wait(60)
+        return encode(*given)
+
+    def interrupt(done):
+        if done > 1:  # the first batch is being written
+            assert begun.wait(60)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(coding.rans, "encode", slow)
+    with pytest.raises(KeyboardInterrupt):
+        codec.write(file, codec.contents(), entries, interrupt)
+    assert not go_on.is_set()
+    go_on.set()
+
+
 def test_tiles_overlap_by_a_sixteenth_unless_something_else_is_asked_for():
     for side, wanted in ((8, 0), (16, 1), (40, 2)):
         codec = Codec(tiny_model(config((side, side + 9))))
@@ -287,16 +344,18 @@ def test_a_tiny_model_and_picture_compress_to_these_bytes():
         data = compress(model, given, overlap=overlap)
         assert data.hex() == wanted, data.hex()
         assert torch.equal(decompress(model, bytes.fromhex(wanted)), given)
-    assert torch.equal(decompress(model, bytes.fromhex(GOLDEN_LARGE_REGIONS)), x.flatten(0, 1))
+    wide = torch.arange(4 * 20 * 2).view(4, 20, 2) * 7 % 5
+    assert torch.equal(decompress(model, bytes.fromhex(GOLDEN_LARGE_REGIONS)), wide)
 
 
 GOLDEN_OVERLAP = (
     "8941584c03008aae09184adc38035a2a580100005527542e9d645f8825e8e7cff41497860202030205"
     "008040010401050001040300010d01d0183a222a0000007623610a"
 )
-GOLDEN_LARGE_REGIONS = (
-    "8941584c03008aae09184adc38035a2a580100005527542e9d645f8825e8e7cff41497860202030205"
-    "008040010801050001040300010d01d0183a222a000000928a944f"
+GOLDEN_LARGE_REGIONS = (  # of 3 x 8 tiles, and of 3 x 1
+    "8941584c0300d4af13d7000000009b1f54a362e2d74c30e82c74ee5a4a2e5351dab36a4b36551227eba6094f32"
+    "bd9b3a1519eea4cd5865a245f65d0da31e00005527542e9d645f8825e8e7cff414978602020302050080400108"
+    "0105000104140001390eb7e4df6d2a000000e669cb45"
 )
 GOLDEN = (
     "8941584c0300726622a8c56e9a03180decbc00005527542e9d645f8825e8e7cff41497860202030205"

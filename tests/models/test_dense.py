@@ -1,5 +1,7 @@
 """A dense layer is one thing, whichever library computes it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -50,6 +52,40 @@ def test_output_and_gradients_are_those_of_the_layer(shape, bias, convolved):
     for ours, theirs in zip(grads, wanted, strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-3)
     assert len(convolved) == 1
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_large_products_in_float64_are_those_of_the_layer(scattered, monkeypatch):
+    """As on a GPU, where the bias is added by another call; the numbers are the same anywhere."""
+    monkeypatch.setattr(dense_layers, "_takes_cublas", lambda layer, x: True)
+    layer, x = layer_of(40, 72, torch.float64), numbers(16, 8, 4, 40, dtype=torch.float64)
+    x = (x.transpose(1, 2) if scattered else x).requires_grad_()
+    found, wanted = dense(layer, x), layer(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
+    towards = numbers(*wanted.shape, dtype=torch.float64, seed=9)
+    ours, theirs = (
+        torch.autograd.grad(out, [x, *layer.parameters()], towards) for out in (found, wanted)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_only_large_products_in_float64_on_a_gpu_go_to_cublas(gpu_like):
+    layer, large = layer_of(8, 8, torch.float64), numbers(8, 512, 8, dtype=torch.float64)
+    assert dense_layers._takes_cublas(layer, gpu_like(large))
+    assert not dense_layers._takes_cublas(layer, gpu_like(large[:, 1:]))
+    assert not dense_layers._takes_cublas(layer, large)
+    assert not dense_layers._takes_cublas(layer, gpu_like(large.float()))
+    without = layer_of(8, 8, torch.float64, bias=False)
+    assert not dense_layers._takes_cublas(without, gpu_like(large))
+    layer.register_forward_hook(lambda *given: None)
+    assert not dense_layers._takes_cublas(layer, gpu_like(large))
+
+
+@pytest.fixture
+def gpu_like():
+    """Turns a tensor into what says of itself that it is on a GPU."""
+    return lambda x: SimpleNamespace(dtype=x.dtype, shape=x.shape, is_cuda=True)
 
 
 def test_what_is_not_contiguous_gives_the_same(convolved):

@@ -1,19 +1,24 @@
-"""The kernels for float64: what plain torch gives, to rounding."""
+"""The kernels for float64: what plain torch gives, to rounding, where the package itself asks."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
-from conftest import VARIANTS, random_input, request_for, tiny_model
+from conftest import VARIANTS, config, random_input, recite, request_for, tiny_model
 from kernel_device import KERNEL_DEVICE
+from torch import nn
 
 import axial
-from axial.models import attention, layers
+from axial.models import attention, float64, layers
 from axial.models.attention import AxialAttention
-from axial.models.float64 import float64_kernels
+from axial.models.float64 import kernels_allowed, served
+from axial.models.protocol import evaluating
 from axial.sampling import levels
+from axial.sampling.decoder import Decoder
 
 EXACT = {"rtol": 1e-13, "atol": 1e-13}
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
 
 def numbers(*shape, seed=0):
@@ -23,115 +28,212 @@ def numbers(*shape, seed=0):
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("shape", [(3, 5, 40), (1, 1), (9, 600), (0, 8)])
-def test_norm(shape):
+def test_the_norm_is_torchs(shape):
     from axial.models import float64_triton as kernels
 
-    x, (weight, bias) = 3 * numbers(*shape) + 2, numbers(2, shape[-1], seed=1)
-    wanted = torch.layer_norm(x, shape[-1:], weight, bias, 1e-5)
-    torch.testing.assert_close(kernels.normalize(x, weight, bias, 1e-5), wanted, **EXACT)
-    wanted = torch.layer_norm(x, shape[-1:], None, None, 1e-5)
-    torch.testing.assert_close(kernels.normalize(x, None, None, 1e-5), wanted, **EXACT)
+    x, (weight, bias) = 3 * numbers(*shape) + 2, numbers(shape[-1], 2, seed=1).T
+    for gain, shift in ((weight, bias), (None, None)):
+        wanted = torch.layer_norm(x, shape[-1:], gain, shift, 1e-5)
+        torch.testing.assert_close(kernels.normalize(x, gain, shift, 1e-5), wanted, **EXACT)
 
 
 @pytest.mark.kernel
-def test_nonlinearity():
+def test_the_nonlinearity_is_that_of_the_layers():
     from axial.models import float64_triton as kernels
 
-    x = torch.cat([numbers(3000), torch.tensor([-1e4, -700.0, 0, 700, 1e4]).to(KERNEL_DEVICE)])
+    ends = torch.tensor([-1e4, -700.0, 0, 700, 1e4], dtype=torch.float64)
+    x = torch.cat([numbers(5995), ends.to(KERNEL_DEVICE)]).view(1000, 6)[:, 1::2]
     torch.testing.assert_close(kernels.gate(x, 1.702), x * torch.sigmoid(1.702 * x), **EXACT)
 
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("size", [1, 100])
 @pytest.mark.parametrize("shape", [(2, 5, 3), (1, 20, 17), (3, 1, 2)])
-def test_attention_of_whole_lines(shape, axis, causal):
+def test_attention_of_whole_lines_is_torchs(shape, size, axis, causal):
     from axial.models import float64_triton as kernels
 
     layer = AxialAttention(24, 3, axis, causal=causal).double()
-    q, k, v = layer.parts(numbers(*shape, 72))  # views with strides of their own
+    q, k, v = layer.parts(size * numbers(*shape, 72))  # views with strides of their own
     wanted = layer.attend(*(t.cpu() for t in (q, k, v)), causal=causal)
     assert kernels.can_attend(q, k, v)
     found = kernels.attend(q, k, v, causal=causal, scale=8**-0.5)
-    torch.testing.assert_close(found.cpu(), wanted, **EXACT)
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-12, atol=1e-12 * size)
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("known", [1, 7, 40])
-def test_attention_of_one_step_to_those_before_it(known):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries, keys", [(1, 1), (1, 7), (1, 40), (6, 40), (20, 3), (9, 9)])
+def test_attention_to_a_memory_whose_parts_lie_each_in_its_own_way(queries, keys, causal):
     from axial.models import float64_triton as kernels
 
-    layer = AxialAttention(24, 3, 0, causal=True).double()
-    cache = layer.cache(2, (40, 5))
-    q, k, v = layer.parts(numbers(2, known, 5, 72))
-    for buffer, value in ((cache.keys, k), (cache.values, v)):
-        buffer.fill_(torch.nan)[:, :known] = value.cpu()
-    keys, values = (t.to(KERNEL_DEVICE)[:, :known] for t in (cache.keys, cache.values))
-    wanted = layer.attend(*(t.cpu() for t in (q[:, -1:], k, v)), causal=False, scale=0.3)
-    found = kernels.attend(q[:, -1:], keys, values, causal=False, scale=0.3)
-    torch.testing.assert_close(found.cpu(), wanted, **EXACT)
+    q = numbers(2, queries, 5, 3, 16)[..., :8]
+    k = numbers(5, 2, keys, 8, 3, seed=1).permute(1, 2, 0, 4, 3).contiguous()
+    v = numbers(keys, 3, 2, 5, 8, seed=2).permute(2, 0, 3, 1, 4)
+    found = kernels.attend(q, k, v, causal=causal, scale=0.3)
+    scores = 0.3 * torch.einsum("rlfne,rmfne->rfnlm", q, k)
+    if causal:
+        later = torch.ones(queries, keys, device=q.device).triu(1).bool()
+        scores = scores.masked_fill(later, -torch.inf)
+    wanted = torch.einsum("rfnlm,rmfne->rlfne", scores.softmax(-1), v)
+    torch.testing.assert_close(found, wanted, **EXACT)
 
 
 @pytest.mark.kernel
-def test_long_lines_and_large_heads_are_left_to_torch():
+def test_what_lies_beyond_the_known_steps_is_not_read():
     from axial.models import float64_triton as kernels
 
-    def fits(length, size):
-        q = torch.empty(1, length, 1, 1, size, dtype=torch.float64)
-        return kernels.can_attend(q, q, q)
-
-    assert fits(64, 64) and fits(32, 128) and not fits(65, 8) and not fits(33, 65)
-
-
-def logits_and_drawing(found, device):
-    """Of a model in float64 whose every layer counts; its drawing."""
-    model = tiny_model(found).to(device)
-    x, *told = (None if t is None else t.to(device) for t in random_input(found, 2))
-    with torch.no_grad():
-        logits = [
-            model.channel_logits(x, torch.full((2,), c, device=device), *told).cpu()
-            for c in range(found.given_channels, found.channels)
-        ]
-    return torch.stack(logits), axial.draw(model, 2, **request_for(found, 2)).cpu()
+    q, k, v = numbers(3, 2, 20, 1, 2, 8)
+    wanted = kernels.attend(q[:, :1], k[:, :7], v[:, :7], causal=False, scale=1.0)
+    k[:, 7:] = v[:, 7:] = torch.nan
+    found = kernels.attend(q[:, :1], k[:, :7], v[:, :7], causal=False, scale=1.0)
+    assert torch.equal(found, wanted)
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("name", ["2d-deep", "3d-labels"])
-def test_a_model_computes_the_same_by_them(name, monkeypatch):
+def test_long_lines_large_heads_and_scattered_features_are_left_to_torch():
     from axial.models import float64_triton as kernels
 
-    served = []
+    def fits(queries, keys, size):
+        q, k = (torch.empty(1, n, 1, 1, size, dtype=torch.float64) for n in (queries, keys))
+        return kernels.can_attend(q, k, k)
 
-    def where_they_serve(x):
-        served.append(x.dtype == torch.float64 and not torch.is_grad_enabled())
-        return kernels if served[-1] else None
+    assert fits(64, 64, 64) and fits(32, 1, 128) and fits(1, 32, 128)
+    assert not any(fits(*each, 8) for each in ((65, 65), (65, 1), (1, 65)))
+    assert not any(fits(*each, 65) for each in ((33, 33), (33, 1), (1, 33)))
+    scattered = torch.empty(1, 4, 1, 8, 3, dtype=torch.float64).transpose(3, 4)
+    for place in range(3):
+        given = [torch.empty(1, 4, 1, 3, 8, dtype=torch.float64)] * 3
+        given[place] = scattered
+        assert not kernels.can_attend(*given)
 
-    found = VARIANTS[name]
-    wanted, drawn = logits_and_drawing(found, KERNEL_DEVICE)
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each kernel was called: they serve float64, whatever the device."""
+    from axial.models import float64_triton as kernels
+
+    found = Counter()
+
+    def counted(name):
+        call = getattr(kernels, name)
+
+        def run(*given, **how):
+            found[name] += 1
+            return call(*given, **how)
+
+        monkeypatch.setattr(kernels, name, run)
+
+    for name in ("normalize", "gate", "attend"):
+        counted(name)
     for module in (attention, layers, levels):
-        monkeypatch.setattr(module, "float64_kernels", where_they_serve)
-    logits, drawn_by_them = logits_and_drawing(found, KERNEL_DEVICE)
-    torch.testing.assert_close(logits, wanted, rtol=1e-12, atol=1e-12)
-    assert torch.equal(drawn, drawn_by_them) and any(served)
+        monkeypatch.setattr(
+            module, "served", lambda x: x.dtype == torch.float64 and float64._allowed.depth > 0
+        )
+    return found
 
 
-def test_they_serve_float64_on_a_gpu_where_nothing_is_differentiated():
-    for x in (torch.ones(2, dtype=torch.float64), torch.ones(2, device="meta")):
-        with torch.no_grad():
-            assert float64_kernels(x) is None
+def logits_by_levels(model, x, *told):
+    """Those that the decoder finds, element after element, by its caches."""
+    seen = {}
+    with kernels_allowed():
+        Decoder(model, len(x)).fill(torch.full_like(x, -1), recite(x, seen), *told)
+    return torch.stack([seen[place] for place in sorted(seen)])
+
+
+def logits_by_passes(model, x, *told):
+    with evaluating(model):
+        channels = range(model.config.given_channels, model.config.channels)
+        found = [
+            model.channel_logits(x, torch.full((len(x),), c, device=x.device), *told)
+            for c in channels
+        ]
+    return torch.stack(found)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("name", ["2d-deep", "3d-labels", "long"])
+def test_a_model_computes_the_same_by_them(name, request):
+    found = VARIANTS.get(name) or config((2, 20))  # of which the first steps have rows to spare
+    model = tiny_model(found).to(KERNEL_DEVICE)
+    x, *told = (None if t is None else t.to(KERNEL_DEVICE) for t in random_input(found, 2))
+    ways = logits_by_passes, logits_by_levels
+    wanted = [way(model, x, *told) for way in ways]
+    calls = request.getfixturevalue("calls")
+    torch.testing.assert_close(logits_by_passes(model, x, *told), wanted[0], **CLOSE)
+    passes, blocks = found.channels, len(list(model.blocks()))
+    per_pass = {"normalize": 2 * blocks + 1, "gate": blocks, "attend": blocks}
+    if KERNEL_DEVICE == "cpu":
+        assert calls == {kernel: passes * count for kernel, count in per_pass.items()}
+    calls.clear()
+    torch.testing.assert_close(logits_by_levels(model, x, *told), wanted[1], **CLOSE)
+    assert calls["attend"] >= len(model.inner_decoder) * x[0].numel()
+
+
+@pytest.mark.kernel
+def test_the_scale_of_attention_is_the_one_that_is_asked_for(calls):
+    layer, (q, k, v) = AxialAttention(24, 3, 0, causal=False), numbers(3, 2, 5, 1, 3, 8)
+    for scale in (None, 0.3):
+        with kernels_allowed():
+            found = layer.attend(q, k, v, causal=False, scale=scale)
+        wanted = layer.attend(q, k, v, causal=False, scale=scale)
+        torch.testing.assert_close(found, wanted, **EXACT)
+    assert calls["attend"] == 2
+
+
+@pytest.mark.kernel
+def test_norms_of_another_kind_and_lines_that_do_not_fit_are_computed_by_torch(calls):
+    x, hooked = numbers(3, 5, 8), nn.LayerNorm(8).double()
+    hooked.register_forward_hook(lambda *given: 7 * given[2])
+    kinds = [hooked, nn.LayerNorm(8, bias=False), nn.LayerNorm((5, 8))]
+    for layer in (each.double().to(KERNEL_DEVICE) for each in kinds):
+        nn.init.uniform_(layer.weight, 1, 2)
+        with kernels_allowed(), torch.no_grad():
+            assert torch.equal(layers.normalize(layer, x), layer(x))
+    with kernels_allowed(), pytest.raises(RuntimeError, match="shape"):
+        layers.normalize(nn.LayerNorm(4).double().to(KERNEL_DEVICE), x)
+    q, layer = numbers(2, 70, 1, 3, 8), AxialAttention(24, 3, 0, causal=False)
+    with kernels_allowed():
+        found = layer.attend(q, q, q, causal=False)
+    assert torch.equal(found, layer.attend(q, q, q, causal=False)) and not calls
+
+
+def test_they_serve_float64_where_the_package_itself_computes_on_a_gpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr(float64, "runs_triton", lambda device: not asked.append(device))
+    x = torch.ones(2, dtype=torch.float64)
+    with torch.no_grad():
+        assert not served(x)  # somebody else's own call
+    with evaluating(nn.Linear(1, 1)):
+        with evaluating(nn.Linear(1, 1)):
+            assert served(x) and not served(x.float())
+        assert served(x)
+        with torch.enable_grad():
+            assert not served(x)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert not served(x)
+    assert asked == [x.device] * 2
+
+
+def test_a_cpu_is_not_served():
+    with evaluating(nn.Linear(1, 1)):
+        assert not served(torch.ones(2, dtype=torch.float64))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_gpu_computes_what_a_cpu_does(name):
-    x = torch.ones(1, dtype=torch.float64, device="cuda")
-    with torch.no_grad():
-        assert float64_kernels(x) is not None and float64_kernels(x.float()) is None
-    assert float64_kernels(x) is None
-    logits, drawn = logits_and_drawing(VARIANTS[name], "cuda")
-    wanted, also = logits_and_drawing(VARIANTS[name], "cpu")
-    torch.testing.assert_close(logits, wanted, rtol=1e-12, atol=1e-12)
-    assert torch.equal(drawn, also)
+    found = VARIANTS[name]
+    x, *told = random_input(found, 2)
+    near = tiny_model(found)
+    far, there = tiny_model(found).cuda(), [None if t is None else t.cuda() for t in (x, *told)]
+    with evaluating(far):
+        assert served(torch.ones(1, dtype=torch.float64, device="cuda"))
+    found_there = logits_by_passes(far, *there).cpu()
+    torch.testing.assert_close(found_there, logits_by_passes(near, x, *told), **CLOSE)
+    request = request_for(found, 2)
+    assert torch.equal(axial.draw(far, 2, **request).cpu(), axial.draw(near, 2, **request))
 
 
 @pytest.mark.gpu

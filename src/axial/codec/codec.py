@@ -44,7 +44,7 @@ _MANY = 256
 """Tiles from which on a GPU's time follows their number: with fewer, it is that of launches."""
 _ELEMENTS = 1 << 21
 """How many elements to score together at most, in whole groups, all as long as the longest. Each
-takes some 60 bytes, and those before them are still being written."""
+takes some 60 bytes, and so do those before them, which are still being written."""
 _OVERLAP = 16
 """Tiles overlap by so small a part of their shortest axis, where nothing else is asked for."""
 _SPAN = 4
@@ -140,15 +140,18 @@ class Codec:
                 contents.groups.append(Group(len(data), len(parts), zlib.crc32(data)))
 
         scored: deque[tuple[list[list[Part]], Future[list[bytes]]]] = deque()
-        with ThreadPoolExecutor(1) as pool:
+        pool = ThreadPoolExecutor(1)
+        try:
             for some in _in_bounds(groups, _count_tiles, max(1, _ELEMENTS // elements)):
                 written = score(self.model, some, contents.classes, contents.lanes, tell)
                 scored.append((some, pool.submit(written)))
                 done += sum(map(_count_tiles, some))
-                if len(scored) > 1:
+                while len(scored) > 1 or (scored and scored[0][1].done()):
                     put(*scored.popleft())
             for each in scored:
                 put(*each)
+        finally:  # an interrupt does not wait for what nobody needs any more
+            pool.shutdown(wait=False, cancel_futures=True)
         file.write(contents.to_bytes())
 
     def _parts(

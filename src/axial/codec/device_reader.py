@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int8
+from jaxtyping import Bool, Float64, Int, Int8
 from torch import Tensor
 
 from axial.codec import grid, rans
@@ -51,18 +51,18 @@ class LineInputs(NamedTuple):
 
 
 def read_place(
-    j: int, logits: Float[Tensor, "b v"], line: Int[Tensor, "b l"], *inputs: Tensor
+    j: int, logits: Float64[Tensor, "b v"], line: Int[Tensor, "b l"], *inputs: Tensor
 ) -> Int[Tensor, " b"]:
     """The values of place j of a line, by operations that a CUDA graph can hold."""
     given = LineInputs(*inputs)
-    read = _read(given, _shares(logits, given.notes[j], given.biases[j]), given.coded[j])
+    read = _read(given, _shares(logits.double(), given.notes[j], given.biases[j]), given.coded[j])
     place = given.within[j]
     followed = line.gather(1, place.clamp(min=0).unsqueeze(1)).squeeze(1)
     return torch.where(given.coded[j], read, torch.where(place < 0, given.known[j], followed))
 
 
 def _shares(
-    logits: Float[Tensor, "b v"], notes: Int8[Tensor, "b v"], biases: Int8[Tensor, "b v"]
+    logits: Float64[Tensor, "b v"], notes: Int8[Tensor, "b v"], biases: Int8[Tensor, "b v"]
 ) -> Int[Tensor, "b bounds"]:
     """Where the share of each value begins, as `grid.bounds`, by the notes and the palettes."""
     if runs_triton(logits.device):
@@ -73,10 +73,10 @@ def _shares(
 
 
 def shares_plainly(
-    logits: Float[Tensor, "b v"], notes: Int8[Tensor, "b v"], biases: Int8[Tensor, "b v"]
+    logits: Float64[Tensor, "b v"], notes: Int8[Tensor, "b v"], biases: Int8[Tensor, "b v"]
 ) -> Int[Tensor, "b bounds"]:
     """The same by torch's operations."""
-    points, border, _ = grid.to_grid(logits.double())
+    points, border, _ = grid.to_grid(logits)
     points = torch.where(notes < 0, points, border - 1 + notes)
     return grid.bounds(grid.biased(points, biases))
 

@@ -14,11 +14,11 @@ from axial.system.devices import launching_on
 
 def shares(logits: Tensor, notes: Tensor, biases: Tensor) -> Tensor:
     """What `device_reader.shares_plainly` does."""
-    logits, (rows, values) = logits.double().contiguous(), logits.shape
+    rows, values = logits.shape
     table, out = grid.exp_table(logits.device), notes.new_empty(rows, values + 1, dtype=torch.long)
     with launching_on(logits.device):
         _shares[(rows,)](
-            logits,
+            logits.contiguous(),
             notes.contiguous(),
             biases.contiguous(),
             table,
@@ -61,15 +61,14 @@ def _shares(
     raised = tl.load(logits + at, real, 0.0) * GRID + 0.5
     below = tl.floor(raised)
     point = below.to(tl.int64)
-    beyond = raised - below  # halfway between two points, the border is the even one
-    border = point + ((beyond > 0.5) | ((beyond == 0.5) & (point % 2 != 0))).to(tl.int64)
+    border = point + (raised - below > 0.5).to(tl.int64)  # where there is a note, it is near
     note = tl.load(notes + at, real, -1).to(tl.int64)
     point = tl.where(note < 0, point, border - 1 + note)
     bias = tl.load(biases + at, real, ABSENT).to(tl.int64)
     point = tl.where(bias == ABSENT, NO_POINT, point + BIAS_STEP * bias)
     occurs = real & (point != NO_POINT)
     most = tl.max(tl.where(real, point, NO_POINT), 0)
-    depth = tl.minimum(tl.maximum(most - point, 0), LAST)
+    depth = tl.minimum(tl.maximum(most - point, 0), LAST)  # whatever they are: NaN is told later
     weight = tl.where(occurs, tl.load(table + depth), 0)
     total = tl.maximum(tl.sum(weight, 0), 1)
     scale = (tl.full((), (1 << PRECISION) - VALUES, tl.int64) << SCALE_BITS) // total

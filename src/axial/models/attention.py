@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from axial.errors import ConfigError, InputError
 from axial.models.dense import dense, init_dense, is_plain_linear
 from axial.models.family_config import check_heads
-from axial.models.float64 import float64_kernels
+from axial.models.float64 import served
 from axial.models.line_attention import attend_lines, dense_dtype, is_supported
 from axial.validation import MOST_AXES, as_float, as_integer
 
@@ -140,15 +140,17 @@ class AxialAttention(nn.Module):
         scale: float | None = None,
     ) -> Float[Tensor, "r l f n e"]:
         """Attention proper; 1 / sqrt(e) is the usual scale."""
-        kernels, dropout = float64_kernels(q), self.dropout if self.training else 0.0
-        if kernels is not None and not dropout and kernels.can_attend(q, k, v):
-            usual = q.shape[-1] ** -0.5
-            seen: Tensor = kernels.attend(q, k, v, causal=causal, scale=scale or usual)
-            return seen
+        if served(q):
+            from axial.models import float64_triton as kernels
+
+            if kernels.can_attend(q, k, v):
+                scale = q.shape[-1] ** -0.5 if scale is None else scale
+                return kernels.attend(q, k, v, causal=causal, scale=scale)
         # Faster axes ride along as heads and slower ones as batch, so no line is copied. Plain
         # torch instead of einops, whose overhead shows where elements are drawn one by one.
         shape = q.shape
         q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, k, v))
+        dropout = self.dropout if self.training else 0.0
         out = _attend(q, k, v, causal=causal, dropout=dropout, scale=scale)  # (r, f n, l, e)
         return out.transpose(1, 2).view(shape)
 

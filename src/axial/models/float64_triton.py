@@ -7,8 +7,6 @@ r slower axes and batch folded, l length of a line, m length of its memory, f fa
 n heads, e width of a head, d width.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -17,12 +15,12 @@ from torch import Tensor
 from axial.system.devices import launching_on
 
 _LONGEST, _LARGEST = 64, 4096
-"""Steps of a line, and numbers of one head's keys, that a program can hold."""
+"""Steps of a line, and numbers of one head's queries or keys, that a program can hold."""
 _AT_ONCE = 2048
 """Numbers that a program of the others holds."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _normalize(
     x,
     weight,
@@ -49,7 +47,7 @@ def _normalize(
     tl.store(out + row * WIDTH + feature, value, real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _gate(x, out, count, STEEPNESS: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, at < count, 0.0)
@@ -57,7 +55,7 @@ def _gate(x, out, count, STEEPNESS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, value * tl.where(value < 0, less, 1.0) / (1 + less), at < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "keys"])
 def _attend(
     q,
     k,
@@ -90,7 +88,9 @@ def _attend(
     number = tl.program_id(0).to(tl.int64)
     head, place = number % heads, number // heads % faster
     line = number // heads // faster
-    feature, key = tl.arange(0, BLOCK)[None, :], tl.arange(0, M)[:, None]
+    feature, key = tl.arange(0, BLOCK)[None, :], tl.arange(0, M)[:, None].to(tl.int64)
+    if CAUSAL and L == 1:
+        keys = 1
     known = (key < keys) & (feature < E)
     k += line * k_line + place * k_place + head * k_head
     v += line * v_line + place * v_place + head * v_head
@@ -107,7 +107,7 @@ def _attend(
         at = (line * faster + place) * heads + head
         tl.store(out + at * E + feature, seen, feature < E)
     else:
-        step = tl.arange(0, L)[:, None]
+        step = tl.arange(0, L)[:, None].to(tl.int64)
         real = (step < queries) & (feature < E)
         query = tl.load(q + step * q_step + feature, real, 0.0)
         later = tl.arange(0, M)[None, :]
@@ -123,7 +123,7 @@ def _attend(
 
 
 def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Layer norm over the last axis."""
+    """Layer norm over the last axis, with a gain and a bias (d) or with neither."""
     x, width = x.contiguous(), x.shape[-1]
     block, out = triton.next_power_of_2(width), torch.empty_like(x)
     count, rows = x.numel() // max(1, width), max(1, _AT_ONCE // block)
@@ -131,15 +131,15 @@ def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float)
         with launching_on(x.device):
             _normalize[(triton.cdiv(count, rows),)](
                 x,
-                x if weight is None else weight,
-                x if bias is None else bias,
+                x if weight is None else weight.contiguous(),
+                x if bias is None else bias.contiguous(),
                 out,
                 count,
                 EPS=eps,
                 WIDTH=width,
                 BLOCK=block,
                 ROWS=rows,
-                AFFINE=weight is not None,
+                AFFINE=weight is not None and bias is not None,
             )
     return out
 
@@ -157,17 +157,19 @@ def gate(x: Tensor, steepness: float) -> Tensor:
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether a program can hold a line of these (r, l or m, f, n, e)."""
     steps, size = max(q.shape[1], k.shape[1]), q.shape[-1]
-    held = _tile(k.shape[1]) * _tile(size)
     alike = all(t.stride(-1) == 1 or size == 1 for t in (q, k, v))
-    return alike and steps <= _LONGEST and held <= _LARGEST
+    return alike and steps <= _LONGEST and _tile(steps) * _tile(size) <= _LARGEST
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """Attention from queries (r, l, f, n, e) to keys and values (r, m, f, n, e)."""
+    """Attention from queries (r, l, f, n, e) to keys and values (r, m, f, n, e).
+
+    With `causal` no query sees a key further along than itself.
+    """
     lines, queries, faster, heads, size = q.shape
     out, keys = q.new_empty(q.shape), k.shape[1]
     if out.numel():
-        strides: list[Any] = [s for t in (q, k, v) for s in t.stride()[:4]]
+        strides = [s for t in (q, k, v) for s in t.stride()[:4]]
         with launching_on(q.device):
             _attend[(lines * faster * heads,)](
                 q,
@@ -184,7 +186,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Te
                 L=1 if queries == 1 else _tile(queries),
                 M=_tile(keys),
                 BLOCK=_tile(size),
-                CAUSAL=causal and queries > 1,
+                CAUSAL=causal,
                 num_warps=2 if queries == 1 else 4,
                 num_stages=1,
             )

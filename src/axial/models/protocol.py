@@ -22,6 +22,7 @@ from axial.models.attention import check_tensors
 from axial.models.causal import given, order
 from axial.models.config import ModelConfig
 from axial.models.family_config import FamilyConfig
+from axial.models.float64 import kernels_allowed
 from axial.models.layers import LSTM, Blocks, Positions
 from axial.shape import ClassNames
 from axial.system.devices import exact_float32
@@ -345,7 +346,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad(), exact_float32():
+        with torch.no_grad(), exact_float32(), kernels_allowed():
             yield
     finally:
         for module in training:

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from axial.models.attention import KVCache
-from axial.models.float64 import float64_kernels
+from axial.models.float64 import served
 from axial.models.layers import LSTM, NORM_EPS, Blocks
 from axial.models.protocol import LevelModel
 from axial.sampling.folded import Folded, FoldedBlock, InnerKVCache, fold
@@ -38,11 +38,14 @@ def pass_block(
     """Take element j through a block; `x` may be overwritten, the cache takes the element in."""
     row, mask, q, k, v = cache.until(j)
     block.to_qkv.apply(_normalized(x), out=row)
-    if (kernels := float64_kernels(x)) is not None:
-        known = [t[:, : j + 1, None, None] for t in (q, k.transpose(1, 2), v)]
-        if kernels.can_attend(*known):
-            seen = kernels.attend(*known, causal=False, scale=1.0).view(x.shape)
-            return _add_mlp(block.to_out.add_to(x, seen), block)
+    if served(x):
+        from axial.models import float64_triton as kernels
+
+        last = q[:, :, None, None]
+        keys, values = (t[:, : j + 1, None, None] for t in (k.transpose(1, 2), v))
+        if kernels.can_attend(last, keys, values):
+            seen = kernels.attend(last, keys, values, causal=False, scale=1.0)
+            return _add_mlp(block.to_out.add_to(x, seen.view(x.shape)), block)
     scores = torch.bmm(q, k) if mask is None else torch.baddbmm(mask, q, k)
     torch.bmm(scores.softmax(-1), v, out=cache.seen_rle)
     return _add_mlp(block.to_out.add_to(x, cache.seen), block)
@@ -60,9 +63,10 @@ def to_logits(x: Float[Tensor, "b d"], layer: Folded, out: Float[Tensor, "b v"])
 
 def _normalized(x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
     """The norm, but for its gain and bias, which are folded."""
-    if (kernels := float64_kernels(x)) is not None:
-        normed: Tensor = kernels.normalize(x, None, None, NORM_EPS)
-        return normed
+    if served(x):
+        from axial.models import float64_triton as kernels
+
+        return kernels.normalize(x, None, None, NORM_EPS)
     return torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)
 
 
