@@ -25,9 +25,10 @@ SMALLER = {
     "--frames": {"60": "20"},
     "--port": {"8000": "0"},
     "--crop": {"32": "4"},
-    "--max-minutes": {"25": "0.002", "95": "0.002"},
 }
 """Values for pictures of 4 x 4 and clips of 2 x 2, by flag and the value on the page."""
+_MINUTES = "0.002"
+"""However long a page trains."""
 _TINY = "--batch 4 --width 16 --heads 2 --validate-every 2 --device cpu"
 APPENDED = {
     "train": f"--steps 2 {_TINY}",
@@ -58,10 +59,15 @@ class Command:
         if words[0] != "axial":
             return None
         pairs = zip(["", *words], words, strict=False)
-        small = [SMALLER.get(flag, {}).get(word, word) for flag, word in pairs][1:]
+        small = [smaller(flag, word) for flag, word in pairs][1:]
         kind = " ".join(small[:2]) if " ".join(small[:2]) in APPENDED else small[0]
         added = APPENDED.get(kind, "").split()
         return [*small, *(added[2:] if "--max-minutes" in small else added)]  # which have no steps
+
+
+def smaller(flag: str, word: str) -> str:
+    """The word that stands for one of a page, after a flag."""
+    return _MINUTES if flag == "--max-minutes" else SMALLER.get(flag, {}).get(word, word)
 
 
 def blocks(text: str) -> list[list[Command]]:
