@@ -3,11 +3,14 @@
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
+import urllib.request
 
 import datasets
 import formats
+import huggingface_hub
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -101,6 +104,32 @@ def test_a_name_that_nobody_has_is_told_before_and_after_asking(tmp_path):
     assert first == "no-such-name: no such file or folder; asking Hugging Face ..."
     assert "no-such-name: no such file or folder, nor a Hugging Face data set" in last
     assert ended.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "proxies, address, offline",
+    [({}, False, True), ({}, True, False), ({"https": "http://proxy"}, False, False)],
+)
+def test_where_the_hub_has_no_address_nobody_waits_for_it(
+    proxies, address, offline, tmp_path, monkeypatch
+):
+    settings, seen = (datasets.config, huggingface_hub.constants), []
+
+    def look_up(*given):
+        if not address:
+            raise socket.gaierror(-2, "Name or service not known")
+
+    def ask(what):
+        seen.append([each.HF_HUB_OFFLINE for each in settings])
+        raise ConnectionError("no answer")
+
+    for each in settings:
+        monkeypatch.setattr(each, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(urllib.request, "getproxies", lambda: proxies)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(datasets, "load_dataset_builder", ask)
+    assert "(ConnectionError: no answer)" in refused("no-such-name", tmp_path)
+    assert seen == [[offline] * 2] and not any(each.HF_HUB_OFFLINE for each in settings)
 
 
 def test_tables_in_a_folder_are_read_by_split_and_nothing_beside_them(tmp_path):

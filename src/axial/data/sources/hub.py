@@ -8,13 +8,16 @@ import json
 import logging
 import os
 import re
+import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -290,7 +293,8 @@ def _remote(what: str) -> _Parts:
     print(printable(f"{what}: no such file or folder; asking Hugging Face ..."), file=sys.stderr)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not each new attempt
     try:
-        builder = datasets.load_dataset_builder(what)
+        with _not_waiting(datasets, huggingface_hub):
+            builder = datasets.load_dataset_builder(what)
         files = [str(file) for part in (builder.config.data_files or {}).values() for file in part]
         kind = type(builder).__module__.rsplit(".", 1)[-1]
         if kind not in _BUILDERS or not all(file.startswith("hf://") for file in files):
@@ -310,6 +314,26 @@ def _remote(what: str) -> _Parts:
     own, pictures = datasets.config.HF_CACHE_HOME, huggingface_hub.constants.HF_HUB_CACHE
     root = Path(pictures if type(builder).__name__ == "ImageFolder" else own)
     return {split: partial(_fetched, part, root) for split, part in found.items()}
+
+
+@contextmanager
+def _not_waiting(datasets: Any, hub: Any) -> Iterator[None]:
+    """Where the Hub has no address, look into its caches alone: asking takes half a minute."""
+    from urllib.request import getproxies
+
+    settings = datasets.config, hub.constants
+    before = [each.HF_HUB_OFFLINE for each in settings]
+    try:
+        if not getproxies():  # one of them may know the address
+            socket.getaddrinfo(urlsplit(hub.constants.ENDPOINT).hostname, None)
+    except OSError:
+        for each in settings:
+            each.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for each, own in zip(settings, before, strict=True):
+            each.HF_HUB_OFFLINE = own
 
 
 def _fetched(part: Any, root: Path) -> _Table:
