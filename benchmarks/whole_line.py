@@ -222,13 +222,14 @@ def sharings(heads: int, batch: int, width: int, programs: int) -> list[Sharing]
     """Ways worth trying, all of whose programs are on the GPU at once."""
     depth = max(depth for depth in (16, 32, 64, 128) if width % depth == 0)
     found = []
-    for pictures, members in product((16, 32), (1, 2, 4, heads, 2 * heads, 4 * heads)):
+    for pictures, members in product((16, 32, 64), (1, 2, 4, heads, 2 * heads, 4 * heads)):
         groups = triton.cdiv(batch, pictures)
-        if groups * members > programs or (pictures > 16 and groups < 32):
+        if groups * members > programs or (pictures > 16 and groups * members < 64):
             continue
-        for columns, warps in product((32, 64, 128), (4, 8)):
-            if members * columns < 2 * width:
-                found.append(Sharing(pictures, members, columns, depth, warps=warps))
+        fitting = [columns for columns in (16, 32, 64, 128) if members * columns <= width]
+        for columns, warps in product(fitting[-2:], (4, 8)):
+            steps = max(1, 64 // pictures)
+            found.append(Sharing(pictures, members, columns, depth, steps, warps))
     return found
 
 

@@ -69,6 +69,45 @@ def _dense(
 
 
 @triton.jit
+def _dense_of_head(
+    x_at,
+    inside,
+    weight,
+    bias,
+    column,
+    known,
+    mean,
+    scale,
+    INPUTS: tl.constexpr,
+    M: tl.constexpr,
+    E: tl.constexpr,
+    K: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Query, key and value (m, e) of a head, the norm before them: the inputs are read once."""
+    k = tl.arange(0, K)
+    q_total = tl.zeros((M, E), tl.float32)
+    k_total = tl.zeros((M, E), tl.float32)
+    v_total = tl.zeros((M, E), tl.float32)
+    for start in range(0, INPUTS, K):
+        at = x_at[:, None] + start + k[None, :]
+        part = tl.load(at, mask=inside[:, None], other=0.0, cache_modifier=".cg")
+        part = ((part.to(tl.float32) - mean[:, None]) * scale[:, None]).to(part.dtype)
+        at = weight + column[None, :] * INPUTS + start + k[:, None]
+        weights = tl.load(at, mask=known[None, :], other=0.0)
+        q_total = tl.dot(part, weights, q_total, input_precision="ieee")
+        weights = tl.load(at + SIZE * INPUTS, mask=known[None, :], other=0.0)
+        k_total = tl.dot(part, weights, k_total, input_precision="ieee")
+        weights = tl.load(at + 2 * SIZE * INPUTS, mask=known[None, :], other=0.0)
+        v_total = tl.dot(part, weights, v_total, input_precision="ieee")
+    at = bias + column
+    q_total += tl.load(at, mask=known, other=0.0).to(tl.float32)[None, :]
+    k_total += tl.load(at + SIZE, mask=known, other=0.0).to(tl.float32)[None, :]
+    v_total += tl.load(at + 2 * SIZE, mask=known, other=0.0).to(tl.float32)[None, :]
+    return q_total, k_total, v_total
+
+
+@triton.jit
 def _attend(
     q,
     k,
@@ -172,18 +211,11 @@ def lines(
                 for head in range(member, HEADS, MEMBERS):
                     column = head * 3 * SIZE + e
                     of_head = e < SIZE
-                    q = _dense(
+                    q, k, v = _dense_of_head(
                         x_at, inside, weight, bias, column, of_head, mean, scale,
-                        WIDTH, M, E, K, True,
+                        WIDTH, M, E, K, SIZE,
                     )  # fmt: skip
-                    k = _dense(
-                        x_at, inside, weight, bias, column + SIZE, of_head, mean, scale,
-                        WIDTH, M, E, K, True,
-                    ).to(keys.dtype.element_ty)  # fmt: skip
-                    v = _dense(
-                        x_at, inside, weight, bias, column + 2 * SIZE, of_head, mean, scale,
-                        WIDTH, M, E, K, True,
-                    ).to(keys.dtype.element_ty)  # fmt: skip
+                    k, v = k.to(keys.dtype.element_ty), v.to(keys.dtype.element_ty)
                     q = q.to(keys.dtype.element_ty).to(tl.float32)
                     at = cached + head * SIZE
                     mixed = _attend(
