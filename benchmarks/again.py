@@ -107,7 +107,6 @@ MEASUREMENTS = {
     ),
     "layer": Measurement("benchmarks/layer.py --device cuda", 1),
     "lines": Measurement("benchmarks/lines.py", 0.5),
-    "whole-line": Measurement("benchmarks/whole_line.py", 4),
     "lstm": Measurement("benchmarks/lstm.py", 3),
     "dropout": Measurement("benchmarks/dropout.py --data {data}/train.npy", 5),
     "table1": Measurement("experiments/table1.py --device cuda --out {out}/table1.md", 8),

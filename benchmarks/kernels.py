@@ -8,8 +8,10 @@ the model has, so that their weights do not stay in the GPU's cache.
 
 import argparse
 import functools
+import itertools
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,12 +45,20 @@ TILES = {
         Tile(64, 64, 128),
         Tile(128, 32, 128),
     ],
+    1024: [
+        Tile(64, 64, 64),
+        Tile(64, 64, 128),
+        Tile(128, 64, 64),
+        Tile(128, 64, 64, 8),
+        Tile(128, 128, 64, 8),
+        Tile(64, 128, 64),
+    ],
 }
 """Worth trying, by batch size."""
 COLUMNS = [(2, 4, 2048), (4, 4, 2048), (8, 4, 2048), (8, 4, 512), (4, 8, 2048), (4, 2, 2048)]
 """Columns, warps and depth of a program, where there are few rows."""
-REACHES = [(4, 1), (8, 1), (16, 1), (32, 1), (16, 2), (32, 4)]
-"""Steps of a cache that are attended to at a time, and warps."""
+REACHES = [(1, 8), (1, 16), (1, 32), (2, 16), (4, 16), (8, 16)]
+"""Heads that a program takes, and steps of a cache that are attended to at a time."""
 
 
 def microseconds(run: Callable[[], object], *, repeats: int = 20) -> float:
@@ -70,38 +80,60 @@ def microseconds(run: Callable[[], object], *, repeats: int = 20) -> float:
 
 
 def probe_dense(width: int, layers: int, batch: int) -> None:
-    """What `dense` takes for each of its uses, beside cuBLAS and torch; and variants of it."""
+    """What the two kinds of dense layers take, beside cuBLAS and torch; and variants of them."""
     x = torch.randn(batch, width, device="cuda", dtype=torch.bfloat16)
-    for outputs, options in (
-        (3 * width, {"normed": True, "added": None}),
-        (width, {"normed": False, "added": torch.randn_like(x)}),
-    ):
-        weights = [_layer(outputs, width) for _ in range(layers)]
-        out = x.new_empty(batch, outputs)
+    moments = torch.randn(batch, 5, 2, device="cuda").square()
+    normed, plain = ([_layer(n, width) for _ in range(layers)] for n in (3 * width, width))
+    out = x.new_empty(batch, 3 * width)
 
-        def per_layer(dense: Callable[..., Tensor], **more: object) -> float:
-            def run() -> None:
-                for layer in weights:  # noqa: B023
-                    dense(x, layer, **more)
+    def probe(
+        name: str, weights: list[Folded], ways: dict[str, Callable[[Folded], object]]
+    ) -> None:
+        def spent(way: Callable[[Folded], object]) -> float:
+            return microseconds(lambda: [way(layer) for layer in weights]) / layers
 
-            return microseconds(run) / layers
+        print(f"  {name}: " + ", ".join(f"{way} {spent(run):.2f} us" for way, run in ways.items()))
 
-        plain = per_layer(_plain_dense, **options)
-        usual = per_layer(kernels.dense, **options)
-        print(f"  dense {width} -> {outputs}: cuBLAS and torch {plain:.2f} us, ours {usual:.2f} us")
-        common = {"out": out, "activated": False, "added": options["added"]}
-        for columns, warps, depth in COLUMNS if batch <= kernels.FEW else []:
-            more = {"normed": options["normed"], "columns": columns, "warps": warps}
-            spent = per_layer(kernels.weighted_sums, **common, **more, depth=depth)
-            print(f"    {spent:.2f} us {columns} columns, {warps} warps, {depth} deep")
-        for cut in TILES[batch]:
-            print(f"    {per_layer(kernels.product, **common, cut=cut):.2f} us {cut}")
+    def variant(**how: Any) -> Callable[[Folded], object]:
+        return lambda layer: kernels.product(x, layer, out, **how)
+
+    probe(
+        f"norm, {width} -> {3 * width}",
+        normed,
+        {
+            "torch": lambda layer: _plain_dense(x, layer),
+            "our norm, cuBLAS": lambda layer: kernels.normed_dense(kernels.Rows(x, None), layer),
+            **{
+                f"{cut.rows}x{cut.columns}x{cut.depth}": variant(moments=moments, cut=cut)
+                for cut in TILES[batch]
+            },
+        },
+    )
+    out = torch.empty_like(x)
+    probe(
+        f"{width} -> {width}, added",
+        plain,
+        {
+            "torch": lambda layer: x + torch.addmm(layer.bias, x, layer.weight),
+            "ours": lambda layer: kernels.added_dense(kernels.Rows(x, None), x, layer),
+            **{
+                f"{cut.rows}x{cut.columns}x{cut.depth}": variant(added=x, cut=cut)
+                for cut in TILES[batch]
+            },
+        },
+    )
+    if batch <= kernels.FEW:
+        for columns, warps, depth in COLUMNS:
+            sums = functools.partial(kernels.weighted_sums, columns=columns, warps=warps)
+
+            def few(layer: Folded) -> object:
+                return sums(x, layer, out, added=x, depth=depth)  # noqa: B023
+
+            probe(f"{columns} columns, {warps} warps, {depth} deep", plain, {"sums": few})
 
 
-def _plain_dense(x: Tensor, layer: Folded, *, normed: bool, added: Tensor | None) -> Tensor:
-    x = F.layer_norm(x, x.shape[-1:]) if normed else x
-    out = torch.addmm(layer.bias, x, layer.weight)
-    return out if added is None else out + added
+def _plain_dense(x: Tensor, layer: Folded) -> Tensor:
+    return torch.addmm(layer.bias, F.layer_norm(x, x.shape[-1:]), layer.weight)
 
 
 def _layer(outputs: int, inputs: int) -> Folded:
@@ -123,16 +155,16 @@ def probe_attention(model: AxialTransformer, batch: int) -> None:
             scores = q[:, 0].transpose(1, 2) @ keys.transpose(-1, -2)
             scores.softmax(-1) @ values
 
-    def kernel(place: Tensor, steps: int, warps: int) -> None:
+    def kernel(place: Tensor, together: int, steps: int) -> None:
         for cache in caches:
-            kernels.attend_next(q, k, v, cache, place, steps=steps, warps=warps)
+            kernels.attend_next(q, k, v, cache, place, together=together, steps=steps)
 
     for j in (0, length // 2, length - 1):
         cells = [f"plain {microseconds(functools.partial(plain, j)) / layers:.2f} us"]
         place = torch.tensor(j, dtype=torch.int32, device="cuda")
-        for steps, warps in REACHES:
-            spent = microseconds(functools.partial(kernel, place, steps, warps)) / layers
-            cells.append(f"{steps} steps {warps} warps {spent:.2f} us")
+        for together, steps in REACHES:
+            spent = microseconds(functools.partial(kernel, place, together, steps)) / layers
+            cells.append(f"{together} x {steps} {spent:.2f} us")
         print(f"  attention at {j}: {', '.join(cells)}")
 
 
@@ -142,12 +174,12 @@ def probe_outer(model: AxialTransformer, batch: int) -> None:
     own = torch.randn(batch, 1, length, heads, 3, model.config.width // heads, device="cuda")
     q, k, v = own.bfloat16().unbind(-2)
     cache = _cache((batch, length, *q.shape[2:]))
-    last = torch.tensor(length - 1, dtype=torch.int32, device="cuda")
     cells = []
-    for steps, warps in REACHES:
-        how = {"steps": steps, "warps": warps}
-        run = functools.partial(kernels.attend_next, q, k, v, cache, last, **how)
-        cells.append(f"{steps} steps {warps} warps {microseconds(run):.0f} us")
+    for j, (together, steps) in itertools.product((0, length - 1), REACHES):
+        place = torch.tensor(j, dtype=torch.int32, device="cuda")
+        how = {"together": together, "steps": steps}
+        run = functools.partial(kernels.attend_next, q, k, v, cache, place, **how)
+        cells.append(f"at {j} {together} x {steps} {microseconds(run):.0f} us")
     q, k, v = (t.flatten(2, 3).transpose(1, 2) for t in (q, cache.keys, cache.values))
     spent = microseconds(lambda: F.scaled_dot_product_attention(q, k, v))
     print(f"  outer attention to {length} rows: {', '.join(cells)}, torch {spent:.0f} us")

@@ -10,9 +10,9 @@ from kernel_device import KERNEL_DEVICE
 from torch import nn
 
 import axial
-from axial.models import attention, float64, layers
+from axial.models import attention, kernel_choice, layers
 from axial.models.attention import AxialAttention
-from axial.models.float64 import kernels_allowed, served
+from axial.models.kernel_choice import fused, kernels_allowed, served
 from axial.models.protocol import evaluating
 from axial.sampling import levels
 from axial.sampling.decoder import Decoder
@@ -24,26 +24,6 @@ CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 def numbers(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(KERNEL_DEVICE)
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("shape", [(3, 5, 40), (1, 1), (9, 600), (0, 8)])
-def test_the_norm_is_torchs(shape):
-    from axial.models import float64_triton as kernels
-
-    x, (weight, bias) = 3 * numbers(*shape) + 2, numbers(shape[-1], 2, seed=1).T
-    for gain, shift in ((weight, bias), (None, None)):
-        wanted = torch.layer_norm(x, shape[-1:], gain, shift, 1e-5)
-        torch.testing.assert_close(kernels.normalize(x, gain, shift, 1e-5), wanted, **EXACT)
-
-
-@pytest.mark.kernel
-def test_the_nonlinearity_is_that_of_the_layers():
-    from axial.models import float64_triton as kernels
-
-    ends = torch.tensor([-1e4, -700.0, 0, 700, 1e4], dtype=torch.float64)
-    x = torch.cat([numbers(5995), ends.to(KERNEL_DEVICE)]).view(1000, 6)[:, 1::2]
-    torch.testing.assert_close(kernels.gate(x, 1.702), x * torch.sigmoid(1.702 * x), **EXACT)
 
 
 @pytest.mark.kernel
@@ -112,11 +92,11 @@ def test_long_lines_large_heads_and_scattered_features_are_left_to_torch():
 @pytest.fixture
 def calls(monkeypatch):
     """How often each kernel was called: they serve float64, whatever the device."""
-    from axial.models import float64_triton as kernels
+    from axial.models import elementwise_triton, float64_triton
 
     found = Counter()
 
-    def counted(name):
+    def counted(kernels, name):
         call = getattr(kernels, name)
 
         def run(*given, **how):
@@ -125,12 +105,20 @@ def calls(monkeypatch):
 
         monkeypatch.setattr(kernels, name, run)
 
-    for name in ("normalize", "gate", "attend"):
-        counted(name)
-    for module in (attention, layers, levels):
-        monkeypatch.setattr(
-            module, "served", lambda x: x.dtype == torch.float64 and float64._allowed.depth > 0
-        )
+    counted(float64_triton, "attend")
+    counted(elementwise_triton, "normalize")
+    counted(elementwise_triton, "gate")
+
+    def allowed(x):
+        return x.dtype == torch.float64 and kernel_choice._allowed.depth > 0
+
+    for module, asked in (
+        (attention, "served"),
+        (levels, "served"),
+        (levels, "fused"),
+        (layers, "fused"),
+    ):
+        monkeypatch.setattr(module, asked, allowed)
     return found
 
 
@@ -199,26 +187,32 @@ def test_norms_of_another_kind_and_lines_that_do_not_fit_are_computed_by_torch(c
     assert torch.equal(found, layer.attend(q, q, q, causal=False)) and not calls
 
 
-def test_they_serve_float64_where_the_package_itself_computes_on_a_gpu(monkeypatch):
+def test_they_serve_where_the_package_itself_computes_on_a_gpu(monkeypatch):
     asked = []
-    monkeypatch.setattr(float64, "runs_triton", lambda device: not asked.append(device))
+    monkeypatch.setattr(kernel_choice, "runs_triton", lambda device: not asked.append(device))
     x = torch.ones(2, dtype=torch.float64)
     with torch.no_grad():
-        assert not served(x)  # somebody else's own call
+        assert not served(x) and not fused(x)  # somebody else's own call
     with evaluating(nn.Linear(1, 1)):
         with evaluating(nn.Linear(1, 1)):
             assert served(x) and not served(x.float())
+        for each in (x, x.float(), x.bfloat16(), x.half()):
+            assert fused(each)
+        assert not fused(x.long())
+        with torch.autocast("cpu"):  # which decides itself what is short
+            assert fused(x) and not fused(x.float()) and not fused(x.bfloat16())
         assert served(x)
         with torch.enable_grad():
-            assert not served(x)
+            assert not served(x) and not fused(x)
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-        assert not served(x)
-    assert asked == [x.device] * 2
+        assert not served(x) and not fused(x)
+    assert set(asked) == {x.device}
 
 
 def test_a_cpu_is_not_served():
+    x = torch.ones(2, dtype=torch.float64)
     with evaluating(nn.Linear(1, 1)):
-        assert not served(torch.ones(2, dtype=torch.float64))
+        assert not served(x) and not fused(x) and not fused(x.float())
 
 
 @pytest.mark.gpu

@@ -5,10 +5,11 @@ import torch
 from kernel_device import KERNEL_DEVICE
 
 
-def plain(qkv, causal):
+def plain(qkv, causal, scale=None):
     """The same of (r, l, f, n, 3, e) by products, in float64."""
     q, k, v = qkv.unbind(-2)
-    scores = torch.einsum("rlfne,rmfne->rfnlm", q, k) * q.shape[-1] ** -0.5
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.einsum("rlfne,rmfne->rfnlm", q, k) * scale
     if causal:
         later = torch.ones(scores.shape[-2:], device=qkv.device).triu(1).bool()
         scores = scores.masked_fill(later, -torch.inf)
@@ -29,6 +30,10 @@ def test_output_and_gradient_are_those_of_plain_products(shape, causal):
     (slope,) = torch.autograd.grad(wanted, exact, towards.double())
     found = kernels.attend(qkv, causal)
     torch.testing.assert_close(found.double(), wanted.detach(), rtol=2e-3, atol=2e-3)
+    scaled = kernels.attend(qkv, causal, scale=1.0)
+    torch.testing.assert_close(
+        scaled.double(), plain(qkv.double(), causal, 1.0), rtol=2e-3, atol=2e-3
+    )
     gradient, total = kernels.attend_gradient(towards, qkv, causal)
     torch.testing.assert_close(gradient.double(), slope, rtol=5e-3, atol=5e-3)
     torch.testing.assert_close(total.double(), slope.sum((0, 1, 2)).flatten(), rtol=5e-3, atol=2e-2)

@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
+from conftest import config
 from kernel_device import KERNEL_DEVICE
 
-from axial.sampling.noise import gumbel, threefry
+from axial.sampling.noise import SeededNoise, _uniform, _word, gumbel, threefry
 
 
 @pytest.mark.parametrize(
@@ -86,12 +87,23 @@ def test_a_gpu_gives_the_same_noise():
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("values", [2, 256, 300])
-def test_the_kernel_makes_the_same_noise_to_the_bit(monkeypatch, values):
+def test_the_kernel_makes_the_same_noise_of_the_same_bits(values):
+    from axial.sampling import noise_triton as kernels
+
     image = torch.tensor([0, 3, (1 << 40) + 1, (1 << 63) - 1], device=KERNEL_DEVICE)
     element = torch.tensor([0, 9, 77, 12287, 1 << 33], device=KERNEL_DEVICE)
     for seed in (0, 1, 0x7FFFFFFF, 0x80000000, 12345678901234567890, (1 << 64) - 1):
-        made = {}
-        for by_kernel in (True, False):
-            monkeypatch.setattr("axial.sampling.noise.runs_triton", lambda device: by_kernel)
-            made[by_kernel] = gumbel(seed, image, element, values)
-        assert torch.equal(made[True], made[False])
+        given = _word(seed), _word(seed >> 32), image, element, values
+        uniform = _uniform(*given)
+        assert torch.equal(kernels.uniform(*given), uniform)
+        wanted = -(-uniform.log()).log()
+        torch.testing.assert_close(kernels.gumbel(*given), wanted, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_the_noise_of_a_drawing_is_scaled_by_its_temperature(temperature):
+    found = config((2, 3), values=5)
+    noise = SeededNoise(3, torch.arange(2), found, temperature)
+    plain = gumbel(3, torch.arange(2), torch.arange(6), 5)
+    assert torch.equal(noise(torch.arange(3)), temperature * plain[:, :3])
+    assert torch.equal(noise(torch.arange(3, 6)), temperature * plain[:, 3:])

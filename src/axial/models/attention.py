@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from axial.errors import ConfigError, InputError
 from axial.models.dense import dense, init_dense, is_plain_linear
 from axial.models.family_config import check_heads
-from axial.models.float64 import served
+from axial.models.kernel_choice import served
 from axial.models.line_attention import attend_lines, dense_dtype, is_supported
 from axial.validation import MOST_AXES, as_float, as_integer
 
@@ -102,7 +102,7 @@ class AxialAttention(nn.Module):
         dropping = self.training and self.dropout > 0
         if memory is None and not dropping and self._is_short(x):
             weight, bias = self.to_qkv.weight, self.to_qkv.bias
-            qkv = self._folded(F.linear(x, weight, bias.detach()), parts=3)
+            qkv = self.lines(F.linear(x, weight, bias.detach()))
             seen = attend_lines(qkv, bias, self.causal)
         else:
             seen = self.attend(*self._project(x, memory), causal=self.causal)
@@ -190,8 +190,12 @@ class AxialAttention(nn.Module):
 
     def parts(self, qkv: Float[Tensor, "b *axes nse"]) -> tuple[Tensor, Tensor, Tensor]:
         """The output of `to_qkv` as views (r, l, f, n, e): queries, keys and values."""
-        q, k, v = self._folded(qkv, parts=3).unbind(-2)
+        q, k, v = self.lines(qkv).unbind(-2)
         return q, k, v
+
+    def lines(self, qkv: Float[Tensor, "b *axes nse"]) -> Float[Tensor, "r l f n 3 e"]:
+        """The output of `to_qkv` with its lines along one dimension."""
+        return self._folded(qkv, parts=3)
 
     def _folded(self, features: Tensor, *, parts: int) -> Tensor:
         """(b, *axes, n * parts * e) -> (r, l, f, n, parts, e), without a copy if contiguous."""

@@ -1,13 +1,11 @@
-"""What torch computes slowly in float64 on a GPU, in one pass over memory each.
+"""Attention in float64 on a GPU, in one pass over memory.
 
-Torch's norm of float64 is bound by divisions, the nonlinearity takes three passes, and attention
-copies queries, keys and values before it multiplies them.
+Torch copies queries, keys and values before it multiplies them.
 
 r slower axes and batch folded, l length of a line, m length of its memory, f faster axes folded,
-n heads, e width of a head, d width.
+n heads, e width of a head.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,43 +14,6 @@ from axial.system.devices import launching_on
 
 _LONGEST, _LARGEST = 64, 4096
 """Steps of a line, and numbers of one head's queries or keys, that a program can hold."""
-_AT_ONCE = 2048
-"""Numbers that a program of the others holds."""
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _normalize(
-    x,
-    weight,
-    bias,
-    out,
-    rows,
-    EPS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    AFFINE: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    feature = tl.arange(0, BLOCK)[None, :]
-    real = (row < rows) & (feature < WIDTH)
-    value = tl.load(x + row * WIDTH + feature, real, 0.0)
-    mean = tl.sum(value, 1)[:, None] / WIDTH
-    value = tl.where(feature < WIDTH, value - mean, 0.0)
-    variance = tl.sum(value * value, 1)[:, None] / WIDTH
-    value = value / tl.sqrt(variance + EPS)
-    if AFFINE:
-        gain = tl.load(weight + feature, feature < WIDTH, 0.0)
-        value = value * gain + tl.load(bias + feature, feature < WIDTH, 0.0)
-    tl.store(out + row * WIDTH + feature, value, real)
-
-
-@triton.jit(do_not_specialize=["count"])
-def _gate(x, out, count, STEEPNESS: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + at, at < count, 0.0)
-    less = tl.exp(-STEEPNESS * tl.abs(value))  # at most 1, however large the number
-    tl.store(out + at, value * tl.where(value < 0, less, 1.0) / (1 + less), at < count)
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
@@ -120,38 +81,6 @@ def _attend(
         seen = tl.dot(weights, values) / tl.sum(weights, 1)[:, None]
         at = ((line * queries + step) * faster + place) * heads + head
         tl.store(out + at * E + feature, seen, real)
-
-
-def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Layer norm over the last axis, with a gain and a bias (d) or with neither."""
-    x, width = x.contiguous(), x.shape[-1]
-    block, out = triton.next_power_of_2(width), torch.empty_like(x)
-    count, rows = x.numel() // max(1, width), max(1, _AT_ONCE // block)
-    if out.numel():
-        with launching_on(x.device):
-            _normalize[(triton.cdiv(count, rows),)](
-                x,
-                x if weight is None else weight.contiguous(),
-                x if bias is None else bias.contiguous(),
-                out,
-                count,
-                EPS=eps,
-                WIDTH=width,
-                BLOCK=block,
-                ROWS=rows,
-                AFFINE=weight is not None and bias is not None,
-            )
-    return out
-
-
-def gate(x: Tensor, steepness: float) -> Tensor:
-    """The nonlinearity, x sigmoid(steepness x)."""
-    x = x.contiguous()
-    out, count = torch.empty_like(x), x.numel()
-    if count:
-        with launching_on(x.device):
-            _gate[(triton.cdiv(count, _AT_ONCE),)](x, out, count, steepness, _AT_ONCE)
-    return out
 
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:

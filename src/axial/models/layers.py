@@ -18,7 +18,7 @@ from axial.models.attention import AxialAttention, KVCache
 from axial.models.config import ModelConfig
 from axial.models.dense import dense, init_dense, is_plain
 from axial.models.dropout import Dropout
-from axial.models.float64 import served
+from axial.models.kernel_choice import fused
 from axial.models.line_attention import dense_dtype
 
 NORM_EPS = 1e-5
@@ -72,8 +72,8 @@ class Block(nn.Module):
 
 def normalize(layer: nn.LayerNorm, x: Float[Tensor, "*grid d"]) -> Float[Tensor, "*grid d"]:
     """`layer(x)`, but for rounding."""
-    if served(x) and is_plain(layer, nn.LayerNorm) and layer.bias is not None:
-        from axial.models import float64_triton as kernels
+    if fused(x) and is_plain(layer, nn.LayerNorm) and layer.bias is not None:
+        from axial.models import elementwise_triton as kernels
 
         if layer.weight.shape == x.shape[-1:] and layer.weight.dtype == x.dtype:
             return kernels.normalize(x, layer.weight, layer.bias, layer.eps)
@@ -82,8 +82,8 @@ def normalize(layer: nn.LayerNorm, x: Float[Tensor, "*grid d"]) -> Float[Tensor,
 
 def nonlinearity(x: Tensor) -> Tensor:
     """The authors' approximation of GELU."""
-    if served(x):
-        from axial.models import float64_triton as kernels
+    if fused(x):
+        from axial.models import elementwise_triton as kernels
 
         return kernels.gate(x, STEEPNESS)
     return x * torch.sigmoid(STEEPNESS * x)

@@ -110,11 +110,14 @@ def _attend_gradient(
     _store(tl.dot(tl.trans(slope), q), out, sums, row, feature, real, v.dtype, E, 1)
 
 
-def attend(qkv: Tensor, causal: bool) -> Tensor:
-    """What queries, keys and values (r, l, f, n, 3, e) give: (r, l, f, n, e)."""
+def attend(qkv: Tensor, causal: bool, scale: float | None = None) -> Tensor:
+    """What queries, keys and values (r, l, f, n, 3, e) give: (r, l, f, n, e).
+
+    1 / sqrt(e) is the usual scale.
+    """
     qkv = qkv.contiguous()
     out = qkv.new_empty(*qkv.shape[:4], qkv.shape[5])
-    _launch(_attend, qkv, out, causal=causal)
+    _launch(_attend, qkv, out, causal=causal, scale=scale)
     return out
 
 
@@ -130,7 +133,9 @@ def attend_gradient(given: Tensor, qkv: Tensor, causal: bool) -> tuple[Tensor, T
     return out, sums.sum(0)
 
 
-def _launch(kernel: Any, qkv: Tensor, *others: Tensor, causal: bool) -> None:
+def _launch(
+    kernel: Any, qkv: Tensor, *others: Tensor, causal: bool, scale: float | None = None
+) -> None:
     lines, length, faster, heads, _, size = qkv.shape
     steps, block = _tile(length), _tile(size)
     if not qkv.numel():
@@ -139,7 +144,7 @@ def _launch(kernel: Any, qkv: Tensor, *others: Tensor, causal: bool) -> None:
         kernel[(lines * faster * heads,)](
             qkv,
             *others,
-            size**-0.5,
+            size**-0.5 if scale is None else scale,
             faster,
             heads,
             LENGTH=length,

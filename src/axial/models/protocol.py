@@ -22,7 +22,7 @@ from axial.models.attention import check_tensors
 from axial.models.causal import given, order
 from axial.models.config import ModelConfig
 from axial.models.family_config import FamilyConfig
-from axial.models.float64 import kernels_allowed
+from axial.models.kernel_choice import kernels_allowed
 from axial.models.layers import LSTM, Blocks, Positions
 from axial.shape import ClassNames
 from axial.system.devices import exact_float32

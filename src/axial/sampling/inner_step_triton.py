@@ -1,8 +1,9 @@
 """The inner step as few CUDA kernels: dense with its norm, attention to a cache, the choice.
 
 `pass_block` and `choose` do what their namesakes in levels.py do, in fewer launches: drawing
-element by element is bound by the number of kernels and by reading the weights once. Which
-element it is, only the device knows.
+element by element is bound by the number of kernels and by reading the weights once. So a norm is
+no kernel: who makes a row notes its moments, and the next product takes them. Which element it is,
+only the device knows.
 Everything is accumulated in float32. From Hopper on, a kernel is set up and reads its weights while
 the one before it still runs: `_let_next_begin` allows that, and `_wait_for_previous` is where it
 needs the results. b batch, d width, i inputs, o outputs, l length, v values, n heads, e width of a
@@ -11,7 +12,7 @@ head, r lines, f faster axes folded.
 
 import functools
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import triton
@@ -27,6 +28,12 @@ SMALLEST_STEP = 16
 """Inputs of a dense layer must be a multiple of this."""
 FEW = 4
 """Up to so many rows a dense layer is a sum over its weights rather than a matrix product."""
+_TOGETHER, _AT_HAND = 4, 2048
+"""Heads that a program of attention takes at most, where others are left for so many programs."""
+NARROW = 512
+"""Up to this width the norm of a few rows costs less where they are made than as a kernel."""
+MANY, TOGETHER = 4096, 4096
+"""From more rows on, a program of the norm takes several: as many as have so many numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ def tile(x: Tensor) -> Tile:
         return Tile(64, 16, _depth(inputs, most), fetching=True)
     if rows <= 128:
         return Tile(128, 16, _depth(inputs, most), fetching=True)
-    return Tile(64, 64, _depth(inputs, most))
+    return Tile(64, 64, _depth(inputs, most if inputs > 2 * NARROW else most // 2))
 
 
 def _depth(inputs: int, most: int) -> int:
@@ -96,33 +103,56 @@ def _fetch(columns, LENGTH: tl.constexpr):
     )
 
 
-def pass_block(x: Tensor, block: FoldedBlock, cache: KVCache, place: Tensor) -> Tensor:
-    """Take the element (b, d) at `place` through a block; the cache takes it in."""
-    qkv = dense(x, block.to_qkv, normed=True).view(len(x), 1, 1, block.heads, 3, -1)
+class Rows(NamedTuple):
+    """The elements (b, d) of a step, and of some of them what their norm asks for."""
+
+    x: Tensor
+    moments: Tensor | None
+    """(b, parts, 2): the sum of each part of a row, and that of its squares."""
+
+
+def measures(rows: int, width: int) -> bool:
+    """Whether whoever makes so many rows measures them, so that their norm needs no kernel."""
+    return rows > FEW and width <= NARROW
+
+
+def pass_block(rows: Rows, block: FoldedBlock, cache: KVCache, place: Tensor) -> Rows:
+    """Take the element at `place` through a block; the cache takes it in."""
+    qkv = normed_dense(rows, block.to_qkv).view(len(rows.x), 1, 1, block.heads, 3, -1)
     q, k, v = qkv.unbind(-2)
-    x = dense(attend_next(q, k, v, cache, place).view(x.shape), block.to_out, added=x)
-    hidden = dense(x, block.mlp_in, normed=True, activated=True)
-    return dense(hidden, block.mlp_out, added=x)
+    seen = attend_next(q, k, v, cache, place)
+    rows = added_dense(rows, seen.view(rows.x.shape), block.to_out)
+    hidden = normed_dense(rows, block.mlp_in, activated=True)
+    return added_dense(rows, hidden, block.mlp_out)
 
 
-def dense(
-    x: Tensor,
-    layer: Folded,
-    *,
-    normed: bool = False,
-    activated: bool = False,
-    added: Tensor | None = None,
-    out: Tensor | None = None,
+def normed_dense(
+    rows: Rows, layer: Folded, *, activated: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    """A dense layer of (b, i); the norm before it, silu and the sum after it."""
+    """A dense layer (b, o) of normed rows, then silu if asked."""
+    x = rows.x
     out = x.new_empty(len(x), len(layer.bias)) if out is None else out
     if len(x) <= FEW:
-        return weighted_sums(x, layer, out, normed=normed, activated=activated, added=added)
-    if normed:
-        x = normalize(x)
-    if activated or added is not None or out.dtype != x.dtype:
-        return product(x, layer, out, activated=activated, added=added)
+        return weighted_sums(x, layer, out, normed=True, activated=activated)
+    if rows.moments is not None:
+        return product(x, layer, out, moments=rows.moments, activated=activated)
+    x = normalize(x)
+    if activated or out.dtype != x.dtype:
+        return product(x, layer, out, activated=activated)
     return torch.addmm(layer.bias, x, layer.weight, out=out)
+
+
+def added_dense(rows: Rows, branch: Tensor, layer: Folded) -> Rows:
+    """The rows and a dense layer of (b, i) on top of them."""
+    count, width = rows.x.shape
+    out = torch.empty_like(rows.x)
+    if count <= FEW:
+        return Rows(weighted_sums(branch, layer, out, added=rows.x), None)
+    cut, measured = tile(branch), None
+    if measures(count, width):
+        parts = triton.cdiv(width, cut.columns)
+        measured = out.new_empty(count, parts, 2, dtype=torch.float32)
+    return Rows(product(branch, layer, out, added=rows.x, measured=measured, cut=cut), measured)
 
 
 def product(
@@ -130,24 +160,39 @@ def product(
     layer: Folded,
     out: Tensor,
     *,
-    activated: bool,
-    added: Tensor | None,
+    moments: Tensor | None = None,
+    activated: bool = False,
+    added: Tensor | None = None,
+    measured: Tensor | None = None,
     cut: Tile | None = None,
 ) -> Tensor:
-    """A matrix product with what comes after it."""
+    """A matrix product with what comes before and after it.
+
+    With the `moments` of its inputs their norm comes before it; those of its outputs, a part for
+    each tile of them, go to `measured`.
+    """
     rows, (inputs, outputs) = len(x), layer.weight.shape
     cut = cut or tile(x)
+    parts = 1 if moments is None else moments.shape[1]
     _product[(triton.cdiv(outputs, cut.columns), triton.cdiv(rows, cut.rows))](
         x,
         layer.weight,
         layer.bias,
+        layer.sums,
+        out if moments is None else moments,
         x if added is None else added,
         out,
+        out if measured is None else measured,
         rows,
         INPUTS=inputs,
         OUTPUTS=outputs,
+        PARTS=parts,
+        P=triton.next_power_of_2(parts),
+        NORMED=moments is not None,
         ACTIVATED=activated,
         ADDED=added is not None,
+        MEASURED=measured is not None,
+        EPS=NORM_EPS,
         M=cut.rows,
         N=cut.columns,
         K=cut.depth,
@@ -165,13 +210,21 @@ def _product(
     x,
     weight,
     bias,
+    sums,
+    moments,
     added,
     out,
+    measured,
     rows,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    NORMED: tl.constexpr,
     ACTIVATED: tl.constexpr,
     ADDED: tl.constexpr,
+    MEASURED: tl.constexpr,
+    EPS: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -190,10 +243,21 @@ def _product(
     if FETCHING:
         _fetch(weight + column[None, :] * INPUTS, INPUTS)
     _wait_for_previous(OVERLAPPING)
+    if NORMED:
+        part = tl.arange(0, P)
+        at = moments + ((m % rows)[:, None] * PARTS + part[None, :]) * 2
+        first = tl.sum(tl.load(at, mask=(part < PARTS)[None, :], other=0.0), 1)
+        second = tl.sum(tl.load(at + 1, mask=(part < PARTS)[None, :], other=0.0), 1)
     for _ in range(0, INPUTS, K):
         total = tl.dot(tl.load(x_at), tl.load(weight_at), total, input_precision="ieee")
         x_at += K
         weight_at += K
+    if NORMED:
+        # The norm commutes with the sum: w (x - mean) / std = (w x - mean sum(w)) / std.
+        mean = first / INPUTS
+        variance = tl.maximum(second / INPUTS - mean * mean, 0.0)
+        total -= mean[:, None] * tl.load(sums + column)[None, :]
+        total *= tl.rsqrt(variance + EPS)[:, None]
     total += tl.load(bias + column).to(tl.float32)[None, :]
     if ACTIVATED:
         total *= tl.sigmoid(total)
@@ -201,7 +265,13 @@ def _product(
     inside = (m < rows)[:, None] & (n < OUTPUTS)[None, :]
     if ADDED:
         total += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + place, total, mask=inside)
+    found = total.to(out.dtype.element_ty)
+    tl.store(out + place, found, mask=inside)
+    if MEASURED:
+        exact = tl.where(inside, found.to(tl.float32), 0.0)
+        at = measured + (m * tl.num_programs(0) + tl.program_id(0)) * 2
+        tl.store(at, tl.sum(exact, 1), mask=m < rows)
+        tl.store(at + 1, tl.sum(exact * exact, 1), mask=m < rows)
 
 
 def weighted_sums(
@@ -209,9 +279,9 @@ def weighted_sums(
     layer: Folded,
     out: Tensor,
     *,
-    normed: bool,
-    activated: bool,
-    added: Tensor | None,
+    normed: bool = False,
+    activated: bool = False,
+    added: Tensor | None = None,
     columns: int = 4,
     warps: int = 4,
     depth: int = 2048,
@@ -280,8 +350,7 @@ def _weighted_sums(
         second += part * part
     result = tl.sum(total, 1)
     if NORMED:
-        # The norm commutes with the sum: w (x - mean) / std = (w x - mean sum(w)) / std.
-        mean = tl.sum(first, 0) / INPUTS
+        mean = tl.sum(first, 0) / INPUTS  # as in _product
         variance = tl.maximum(tl.sum(second, 0) / INPUTS - mean * mean, 0.0)
         result = (result - mean * tl.load(sums + column)) * tl.rsqrt(variance + EPS)
     result += offset
@@ -305,16 +374,19 @@ def add_and_normalize(x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
 
 def _normalized(x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
     rows, width = x.shape
-    out = torch.empty_like(x)
+    out, block = torch.empty_like(x), triton.next_power_of_2(width)
     total = x if added is None else torch.empty_like(x)
-    _normalize[(rows,)](
+    together = max(1, TOGETHER // block) if rows > MANY else 1
+    _normalize[(triton.cdiv(rows, together),)](
         x,
         x if added is None else added,
         total,
         out,
+        rows,
         ADDED=added is not None,
         WIDTH=width,
-        D=triton.next_power_of_2(width),
+        D=block,
+        ROWS=together,
         EPS=NORM_EPS,
         OVERLAPPING=overlapping(),
         launch_pdl=overlapping(),
@@ -329,24 +401,27 @@ def _normalize(
     added,
     total,
     out,
+    rows,
     ADDED: tl.constexpr,
     WIDTH: tl.constexpr,
     D: tl.constexpr,
+    ROWS: tl.constexpr,
     EPS: tl.constexpr,
     OVERLAPPING: tl.constexpr,
 ):
     _let_next_begin(OVERLAPPING)
-    d = tl.arange(0, D)
-    inside = d < WIDTH
-    place = tl.program_id(0).to(tl.int64) * WIDTH + d
+    d = tl.arange(0, D)[None, :]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    inside = (row < rows) & (d < WIDTH)
+    place = row * WIDTH + d
     _wait_for_previous(OVERLAPPING)
-    row = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     if ADDED:
-        row += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(total + place, row, mask=inside)
-    row = tl.where(inside, row - tl.sum(row, 0) / WIDTH, 0.0)
-    variance = tl.sum(row * row, 0) / WIDTH
-    tl.store(out + place, row * tl.rsqrt(variance + EPS), mask=inside)
+        value += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + place, value, mask=inside)
+    value = tl.where(d < WIDTH, value - tl.sum(value, 1)[:, None] / WIDTH, 0.0)
+    variance = tl.sum(value * value, 1)[:, None] / WIDTH
+    tl.store(out + place, value * tl.rsqrt(variance + EPS), mask=inside)
 
 
 def attend_next(
@@ -356,20 +431,22 @@ def attend_next(
     cache: KVCache,
     place: Tensor,
     *,
-    steps: int = 8,
-    warps: int = 1,
+    together: int | None = None,
+    steps: int = 16,
 ) -> Tensor:
     """Attention of one step (r, 1, f, n, e) to itself and to the first `place` of the cache.
 
     Its key and value, of equal strides with the query, are put into the cache. The scale is
-    in the query already.
+    in the query already. A program, one warp, takes so many heads one after another, and so many
+    steps of the cache at a time.
     """
     keys, values = cache.keys, cache.values
     lines, _, faster, heads, size = keys.shape
     assert q.stride() == k.stride() == v.stride() and keys.stride() == values.stride()
     assert q.stride(-1) == keys.stride(-1) == 1
-    out = q.new_empty(lines, 1, faster, heads, size)
-    _attend_next[(lines * faster * heads,)](
+    out, count = q.new_empty(lines, 1, faster, heads, size), lines * faster * heads
+    together = together or max(1, min(_TOGETHER, count // _AT_HAND))
+    _attend_next[(triton.cdiv(count, together),)](
         q,
         k,
         v,
@@ -377,6 +454,7 @@ def attend_next(
         values,
         out,
         place,
+        count,
         q.stride(0),
         q.stride(2),
         q.stride(3),
@@ -385,10 +463,11 @@ def attend_next(
         HEADS=heads,
         SIZE=size,
         E=triton.next_power_of_2(size),
+        TOGETHER=together,
         STEPS=steps,
         OVERLAPPING=overlapping(),
         launch_pdl=overlapping(),
-        num_warps=warps,
+        num_warps=1,
     )
     return out
 
@@ -402,6 +481,7 @@ def _attend_next(
     values,
     out,
     place,
+    count,
     q_line,
     q_faster,
     q_head,
@@ -413,46 +493,49 @@ def _attend_next(
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     E: tl.constexpr,
+    TOGETHER: tl.constexpr,
     STEPS: tl.constexpr,
     OVERLAPPING: tl.constexpr,
 ):
     _let_next_begin(OVERLAPPING)
-    number = tl.program_id(0)
-    head = number % HEADS
-    faster = number // HEADS % FASTER
-    line = (number // (HEADS * FASTER)).to(tl.int64)
     e = tl.arange(0, E)
-    inside = e < SIZE
-    own_at = line * q_line + faster * q_faster + head * q_head + e
-    line_at = line * k_line + faster * k_faster + head * k_head + e
     _wait_for_previous(OVERLAPPING)
     before = tl.load(place)
-    query = tl.load(q + own_at, mask=inside, other=0.0).to(tl.float32)
-    key = tl.load(k + own_at, mask=inside, other=0.0)
-    value = tl.load(v + own_at, mask=inside, other=0.0)
-    # A running softmax: what the steps so far weigh is kept relative to the largest of them.
-    top = tl.sum(key.to(tl.float32) * query, 0)
-    share = 1.0
-    mixed = value.to(tl.float32)
-    for start in range(0, before, STEPS):
-        step = start + tl.arange(0, STEPS)
-        known = step < before
-        at = line_at[None, :] + step[:, None].to(tl.int64) * k_step
-        mask = known[:, None] & inside[None, :]
-        some_keys = tl.load(keys + at, mask=mask, other=0.0)
-        some_values = tl.load(values + at, mask=mask, other=0.0)
-        scores = tl.sum(some_keys.to(tl.float32) * query[None, :], 1)
-        scores = tl.where(known, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 0))
-        weights = tl.exp(scores - higher)
-        shrink = tl.exp(top - higher)
-        mixed = mixed * shrink + tl.sum(weights[:, None] * some_values.to(tl.float32), 0)
-        share = share * shrink + tl.sum(weights, 0)
-        top = higher
-    own_place = line_at + before.to(tl.int64) * k_step
-    tl.store(keys + own_place, key, mask=inside)
-    tl.store(values + own_place, value, mask=inside)
-    tl.store(out + number.to(tl.int64) * SIZE + e, mixed / share, mask=inside)
+    for turn in range(TOGETHER):
+        number = tl.program_id(0) * TOGETHER + turn
+        head = number % HEADS
+        faster = number // HEADS % FASTER
+        line = (number // (HEADS * FASTER)).to(tl.int64)
+        inside = (e < SIZE) & (number < count)
+        own_at = line * q_line + faster * q_faster + head * q_head + e
+        line_at = line * k_line + faster * k_faster + head * k_head + e
+        query = tl.load(q + own_at, mask=inside, other=0.0).to(tl.float32)
+        key = tl.load(k + own_at, mask=inside, other=0.0)
+        value = tl.load(v + own_at, mask=inside, other=0.0)
+        # A running softmax: what the steps so far weigh is kept relative to the largest of them.
+        top = tl.sum(key.to(tl.float32) * query, 0)
+        share = 1.0
+        mixed = value.to(tl.float32)
+        for start in range(0, before, STEPS):
+            step = start + tl.arange(0, STEPS)
+            known = step < before
+            at = line_at[None, :] + step[:, None].to(tl.int64) * k_step
+            mask = known[:, None] & inside[None, :]
+            some_keys = tl.load(keys + at, mask=mask, other=0.0)
+            some_values = tl.load(values + at, mask=mask, other=0.0)
+            scores = tl.sum(some_keys.to(tl.float32) * query[None, :], 1)
+            scores = tl.where(known, scores, float("-inf"))
+            higher = tl.maximum(top, tl.max(scores, 0))
+            weights = tl.exp(scores - higher)
+            shrink = tl.exp(top - higher)
+            mixed = mixed * shrink + tl.sum(weights[:, None] * some_values.to(tl.float32), 0)
+            share = share * shrink + tl.sum(weights, 0)
+            top = higher
+        own_place = line_at + before.to(tl.int64) * k_step
+        tl.store(keys + own_place, key, mask=inside)
+        tl.store(values + own_place, value, mask=inside)
+        at = (line * FASTER + faster) * HEADS + head
+        tl.store(out + at * SIZE + e, mixed / share, mask=inside)
 
 
 class Choice(Protocol):
@@ -470,13 +553,17 @@ class Choice(Protocol):
     """(b, l, d), the input of each place but for the element before it."""
     x: Tensor
     """(b, d), the input of the next place."""
+    moments: Tensor
+    """(b, 1, 2), those of `x`."""
     place: Tensor
+    chosen: Tensor
+    """How many rows have chosen for this place; 0 between two of them."""
     broken: Tensor
     """Becomes 1 where logits are no finite numbers."""
 
 
 def choose(at: Choice) -> None:
-    """Fill `line` at `place` where it is -1, and `x` with the input of the next place."""
+    """Fill `line` at `place` where it is -1, then go on to the next: its input goes to `x`."""
     batch, length, values = at.noise.shape
     width = at.base.shape[-1]
     _choose[(batch,)](
@@ -486,8 +573,11 @@ def choose(at: Choice) -> None:
         at.table,
         at.base,
         at.x,
+        at.moments,
         at.place,
+        at.chosen,
         at.broken,
+        batch,
         LENGTH=length,
         VALUES=values,
         WIDTH=width,
@@ -507,8 +597,11 @@ def _choose(
     table,
     base,
     out,
+    moments,
     place,
+    chosen,
     broken,
+    rows,
     LENGTH: tl.constexpr,
     VALUES: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -532,6 +625,8 @@ def _choose(
     value = tl.where(known < 0, drawn, known)
     tl.store(line + row * LENGTH + j, value)
     following = tl.minimum(j + 1, LENGTH - 1)
+    first = tl.zeros((D,), tl.float32)
+    second = tl.zeros((D,), tl.float32)
     for start in range(0, WIDTH, D):
         d = start + tl.arange(0, D)
         inside = d < WIDTH
@@ -539,19 +634,17 @@ def _choose(
         seen += tl.load(base + (row * LENGTH + following) * WIDTH + d, mask=inside, other=0.0).to(
             tl.float32
         )
+        seen = seen.to(out.dtype.element_ty)
         tl.store(out + row * WIDTH + d, seen, mask=inside)
-
-
-def count(place: Tensor) -> None:
-    """Go on to the next place."""
-    _count[(1,)](place, OVERLAPPING=overlapping(), launch_pdl=overlapping(), num_warps=1)
-
-
-@triton.jit
-def _count(place, OVERLAPPING: tl.constexpr):
-    _let_next_begin(OVERLAPPING)
-    _wait_for_previous(OVERLAPPING)
-    tl.store(place, tl.load(place) + 1)
+        exact = seen.to(tl.float32)
+        first += exact
+        second += exact * exact
+    tl.store(moments + 2 * row, tl.sum(first, 0))
+    tl.store(moments + 2 * row + 1, tl.sum(second, 0))
+    tl.debug_barrier()  # all of the program has read `place`
+    if tl.atomic_add(chosen, 1) == rows - 1:  # and all other programs have
+        tl.store(chosen, 0)
+        tl.store(place, j + 1)
 
 
 def usable(dtype: torch.dtype, width: int, hidden: int) -> bool:

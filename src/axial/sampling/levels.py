@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from axial.models.attention import KVCache
-from axial.models.float64 import served
+from axial.models.kernel_choice import fused, served
 from axial.models.layers import LSTM, NORM_EPS, Blocks
 from axial.models.protocol import LevelModel
 from axial.sampling.folded import Folded, FoldedBlock, InnerKVCache, fold
@@ -63,8 +63,8 @@ def to_logits(x: Float[Tensor, "b d"], layer: Folded, out: Float[Tensor, "b v"])
 
 def _normalized(x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
     """The norm, but for its gain and bias, which are folded."""
-    if served(x):
-        from axial.models import float64_triton as kernels
+    if fused(x):
+        from axial.models import elementwise_triton as kernels
 
         return kernels.normalize(x, None, None, NORM_EPS)
     return torch.layer_norm(x, x.shape[-1:], None, None, NORM_EPS, False)

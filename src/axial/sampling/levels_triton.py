@@ -17,6 +17,7 @@ from torch import Tensor
 
 from axial.models.attention import KVCache
 from axial.models.layers import Blocks
+from axial.models.line_attention import is_supported
 from axial.models.protocol import LevelModel
 from axial.sampling.folded import Folded, FoldedBlock, fold
 from axial.system.cuda_graph import CudaGraph
@@ -56,15 +57,28 @@ class TritonOuterStep:
         x = x.view(-1, x.shape[-1])
         normed = kernels.normalize(x)
         for block, cache in zip(self.blocks, self.caches, strict=True):
-            q, k, v = block.attention.parts(_dense(normed, block.to_qkv).view(*grid, -1))
-            if cache is None:
-                seen = block.attention.attend(q, k, v, causal=False, scale=1.0)
-            else:
-                seen = kernels.attend_next(q, k, v, cache, place)
-            x, normed = kernels.add_and_normalize(x, _dense(seen.reshape(x.shape), block.to_out))
+            qkv = _dense(normed, block.to_qkv).view(*grid, -1)
+            seen = self._attend(block, qkv, cache, place).view(x.shape)
+            x, normed = kernels.add_and_normalize(x, _dense(seen, block.to_out))
             hidden = F.silu(_dense(normed, block.mlp_in), inplace=True)
             x, normed = kernels.add_and_normalize(x, _dense(hidden, block.mlp_out))
         return x.view(*grid, -1)
+
+    def _attend(
+        self,
+        block: FoldedBlock,
+        qkv: Float[Tensor, "b *slab nse"],
+        cache: KVCache | None,
+        place: Int32[Tensor, ""],
+    ) -> Float[Tensor, "r l f n e"]:
+        lines = block.attention.lines(qkv)
+        if cache is not None:
+            return cast(Tensor, self.kernels.attend_next(*lines.unbind(-2), cache, place))
+        if is_supported(qkv, lines.shape[1], lines.shape[-1]):
+            from axial.models import line_attention_triton as line_kernels
+
+            return line_kernels.attend(lines, causal=False, scale=1.0)
+        return block.attention.attend(*lines.unbind(-2), causal=False, scale=1.0).contiguous()
 
 
 def _dense(x: Tensor, layer: Folded) -> Tensor:
@@ -86,8 +100,10 @@ class TritonInnerLevel:
         self.base = table.new_zeros(batch, self.length, config.width)
         self.noise = table.new_zeros(batch, self.length, config.values, dtype=torch.float64)
         self.x = table.new_zeros(batch, config.width)
+        self.moments = table.new_zeros(batch, 1, 2, dtype=torch.float32)
         self.logits = table.new_zeros(batch, config.values, dtype=torch.float32)
         self.place = torch.zeros((), dtype=torch.int32, device=table.device)
+        self.chosen = torch.zeros((), dtype=torch.int32, device=table.device)
         self.broken = torch.zeros((), dtype=torch.int32, device=table.device)
         self.cuda_graph: CudaGraph | None = None
 
@@ -125,24 +141,30 @@ class TritonInnerLevel:
             self._pass()
             if j >= start:
                 line[:, j] = torch.where(line[:, j] < 0, answer(j, self.logits.clone()), line[:, j])
-            self.x.copy_(self.table[line[:, j]] + base[:, min(j + 1, self.length - 1)])
+            self._take(self.table[line[:, j]] + base[:, min(j + 1, self.length - 1)])
             self.place += 1
 
     def _begin(self, line: Tensor, base: Tensor) -> None:
         self.line.copy_(line)
         self.base.copy_(base)
-        self.x.copy_(base[:, 0])
+        self._take(base[:, 0])
         self.place.zero_()
         self.broken.zero_()
 
+    def _take(self, x: Float[Tensor, "b d"]) -> None:
+        """Make it the input of the next place."""
+        self.x.copy_(x)
+        exact = self.x.float()
+        torch.stack([exact.sum(1), exact.square().sum(1)], 1, out=self.moments[:, 0])
+
     def _pass(self) -> None:
         """The logits of the element at `place`."""
-        x = self.x
+        measured = self.kernels.measures(*self.x.shape)
+        rows = self.kernels.Rows(self.x, self.moments if measured else None)
         for block, cache in zip(self.blocks, self.caches, strict=True):
-            x = self.kernels.pass_block(x, block, cache, self.place)
-        self.kernels.dense(x, self.to_logits, normed=True, out=self.logits)
+            rows = self.kernels.pass_block(rows, block, cache, self.place)
+        self.kernels.normed_dense(rows, self.to_logits, out=self.logits)
 
     def _choose_next(self) -> None:
         self._pass()
         self.kernels.choose(self)
-        self.kernels.count(self.place)

@@ -64,7 +64,8 @@ class SeededNoise:
 
     def _of(self, elements: Tensor) -> Tensor:
         elements = elements.to(self.images.device)
-        return gumbel(self.seed, self.images, elements, self.values).mul_(self.temperature)
+        noise = gumbel(self.seed, self.images, elements, self.values)
+        return noise if self.temperature == 1 else noise.mul_(self.temperature)
 
 
 def given_noise(noise: Float[Tensor, "b *axes c v"], temperature: float) -> Noise:
@@ -98,10 +99,8 @@ def gumbel(
     if runs_triton(image.device):
         from axial.sampling import noise_triton as noise_kernels
 
-        uniform = noise_kernels.uniform(*key, image, element, values)
-    else:
-        uniform = _uniform(*key, image, element, values)
-    return _as_gumbel(uniform)
+        return noise_kernels.gumbel(*key, image, element, values)
+    return _as_gumbel(_uniform(*key, image, element, values))
 
 
 def _as_gumbel(uniform: Float64[Tensor, "b e v"]) -> Float64[Tensor, "b e v"]:

@@ -1,4 +1,4 @@
-"""The uniform numbers behind `noise.gumbel` in one CUDA kernel: the same bits, in one pass."""
+"""The noise of `noise.gumbel` in one CUDA kernel: of the same bits, in one pass."""
 
 import torch
 import triton
@@ -11,13 +11,24 @@ _TOGETHER = 1024
 """Numbers that a program makes."""
 
 
+def gumbel(key0: int, key1: int, image: Tensor, element: Tensor, values: int) -> Tensor:
+    """(b, e, v) for images (b) and elements (e), under two words of the seed as int32."""
+    return _numbers(key0, key1, image, element, values, gumbel=True)
+
+
 def uniform(key0: int, key1: int, image: Tensor, element: Tensor, values: int) -> Tensor:
-    """(b, e, v) numbers for images (b) and elements (e), under two words of the seed as int32."""
+    """The uniform numbers behind them."""
+    return _numbers(key0, key1, image, element, values, gumbel=False)
+
+
+def _numbers(
+    key0: int, key1: int, image: Tensor, element: Tensor, values: int, *, gumbel: bool
+) -> Tensor:
     shape = len(image), len(element), values
     out = torch.empty(shape, dtype=torch.float64, device=image.device)
     programs = triton.cdiv(len(element) * values, _TOGETHER)
     with launching_on(image.device):
-        _uniform[(len(image) * programs,)](
+        _fill[(len(image) * programs,)](
             key0,
             key1,
             image.contiguous(),
@@ -27,13 +38,14 @@ def uniform(key0: int, key1: int, image: Tensor, element: Tensor, values: int) -
             programs,
             VALUES=values,
             TOGETHER=_TOGETHER,
+            GUMBEL=gumbel,
             num_warps=4,
         )
     return out
 
 
 @triton.jit(do_not_specialize=["key0", "key1", "elements", "programs"])
-def _uniform(
+def _fill(
     key0,
     key1,
     image,
@@ -43,6 +55,7 @@ def _uniform(
     programs,
     VALUES: tl.constexpr,
     TOGETHER: tl.constexpr,
+    GUMBEL: tl.constexpr,
 ):
     row = (tl.program_id(0) // programs).to(tl.int64)
     number = tl.load(image + row)
@@ -58,6 +71,8 @@ def _uniform(
     high, low = _threefry(key0, key1, where.to(tl.uint32), (place % VALUES).to(tl.uint32))
     bits = (high.to(tl.int64) << 20) | (low >> 12).to(tl.int64)
     result = (bits.to(tl.float64) + 0.5) * 2.220446049250313e-16  # 2 ** -52: every bit is kept
+    if GUMBEL:
+        result = -tl.log(-tl.log(result))
     tl.store(out + row * elements * VALUES + place, result, mask=inside)
 
 

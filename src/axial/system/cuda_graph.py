@@ -1,5 +1,6 @@
 """A call on a CUDA device, recorded once and replayed without the host looking at it again."""
 
+import functools
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,7 +25,7 @@ class CudaGraph:
         self.buffers = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
         self.graph = torch.cuda.CUDAGraph()
         if not ready:
-            here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            here, aside = torch.cuda.current_stream(), _aside(torch.cuda.current_device())
             aside.wait_stream(here)
             with torch.cuda.stream(aside):
                 run(*self.buffers)
@@ -43,6 +44,12 @@ class CudaGraph:
             buffer.copy_(value)
         self.graph.replay()
         return self.result
+
+
+@functools.cache
+def _aside(device: int) -> torch.cuda.Stream:
+    """Where calls are made before they are recorded: cuBLAS keeps 32 MiB for each stream it saw."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def kinds(tensors: Iterable[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:

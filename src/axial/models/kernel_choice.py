@@ -1,0 +1,48 @@
+"""Where layers are computed by kernels of the package's own: on a GPU, as it scores and draws."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from axial.system.devices import runs_triton
+
+
+class _Allowed(threading.local):
+    depth = 0
+
+
+_allowed = _Allowed()
+
+
+@contextmanager
+def kernels_allowed() -> Iterator[None]:
+    """Where the package itself scores and draws, so that nothing is differentiated or transformed.
+
+    The kernels know no gradients, and neither `torch.func` nor forward-mode derivatives.
+    """
+    _allowed.depth += 1
+    try:
+        yield
+    finally:
+        _allowed.depth -= 1
+
+
+def served(x: Tensor) -> bool:
+    """Whether the kernels of float64_triton.py are to be used: for models as the codec has them."""
+    return x.dtype == torch.float64 and _may_launch(x)
+
+
+def fused(x: Tensor) -> bool:
+    """Whether those of elementwise_triton.py are: what torch takes several passes for."""
+    if not x.is_floating_point() or not _may_launch(x):
+        return False
+    return x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type)
+
+
+def _may_launch(x: Tensor) -> bool:
+    if _allowed.depth <= 0 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return runs_triton(x.device)
