@@ -4,6 +4,7 @@
     python benchmarks/codec.py photos FOLDER [--count 24] [--model cifar10] [--device cuda]
     python benchmarks/codec.py speed [--tiles 16] [--batch 64 256 1024] [--device cuda --profile]
     python benchmarks/codec.py bits FOLDER [--overlap 0 1 2] [--others FILE] [--device cuda]
+    python benchmarks/codec.py others DATA.npy [--count 500]
 
 `size` compresses examples of a packed array and compares the file with the bits of `axial.bits`;
 `photos` compresses pictures of any size. Both restore what they wrote, and stop where it differs.
@@ -33,7 +34,7 @@ from axial.codec.container import Entry, read_contents
 from axial.codec.groups import Part, runs, tile_of
 from axial.codec.palette import Palette, choose_palette, in_nats, palette_bytes
 from axial.codec.tiles import Tiling
-from axial.data.classical import FORMATS, codec_bytes
+from axial.data.classical import FORMATS, codec_bits, codec_bytes
 from axial.data.packed import Array, spread
 from axial.data.sources.pictures import is_picture_name
 from axial.models.cost import forward_flops
@@ -95,6 +96,15 @@ def size(args: argparse.Namespace, codec: Codec) -> None:
     print(f"  decoded in {reading:.1f} s: {'equal' if equal else 'CHANGED'}")
     if not equal:
         raise SystemExit(1)
+
+
+def others(args: argparse.Namespace) -> None:
+    """Examples of a packed array in the other formats, a file each."""
+    packed = axial.open_packed(args.data)
+    chosen = range(min(args.count or len(packed), len(packed)))
+    print(f"{packed.description.title}, {len(chosen):,} examples")
+    for name, found in codec_bits(packed, chosen).items():
+        print(f"  {name:<18} {found:.5f} bits/dim, a file each")
 
 
 def photos(args: argparse.Namespace, codec: Codec) -> None:
@@ -254,9 +264,9 @@ def picture_bits(
 
 
 def main() -> None:
-    """Run one of the four."""
+    """Run one of the five."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["size", "photos", "speed", "bits"])
+    parser.add_argument("what", choices=["size", "photos", "speed", "bits", "others"])
     parser.add_argument("data", nargs="?")
     parser.add_argument("--model", default="cifar10")
     parser.add_argument("--device", default="cpu")
@@ -274,6 +284,9 @@ def main() -> None:
     )
     parser.add_argument("--verify", type=int, help="how many pictures to restore; default: all")
     args = parser.parse_args()
+    if args.what == "others":
+        others(args)
+        return
     device = torch.device(args.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads")

@@ -80,7 +80,10 @@ def microseconds(run: Callable[[], object], *, repeats: int = 20) -> float:
 
 
 def probe_dense(width: int, layers: int, batch: int) -> None:
-    """What the two kinds of dense layers take, beside cuBLAS and torch; and variants of them."""
+    """What the two kinds of dense layers take, beside cuBLAS and torch; and by which tiles.
+
+    Ours notes the moments of what it adds to; the tiles beside it do not.
+    """
     x = torch.randn(batch, width, device="cuda", dtype=torch.bfloat16)
     moments = torch.randn(batch, 5, 2, device="cuda").square()
     normed, plain = ([_layer(n, width) for _ in range(layers)] for n in (3 * width, width))
@@ -102,7 +105,7 @@ def probe_dense(width: int, layers: int, batch: int) -> None:
         normed,
         {
             "torch": lambda layer: _plain_dense(x, layer),
-            "our norm, cuBLAS": lambda layer: kernels.normed_dense(kernels.Rows(x, None), layer),
+            "ours, a norm apart": lambda layer: kernels.normed_dense(kernels.Rows(x, None), layer),
             **{
                 f"{cut.rows}x{cut.columns}x{cut.depth}": variant(moments=moments, cut=cut)
                 for cut in TILES[batch]

@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -187,20 +188,28 @@ def test_norms_of_another_kind_and_lines_that_do_not_fit_are_computed_by_torch(c
     assert torch.equal(found, layer.attend(q, q, q, causal=False)) and not calls
 
 
+def on_a_gpu(dtype, count=kernel_choice._WORTH_IT):
+    """What a predicate asks of a tensor there."""
+    short = dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+    asked = {"is_floating_point": lambda: short, "numel": lambda: count}
+    return SimpleNamespace(dtype=dtype, device=torch.device("cuda"), is_cuda=True, **asked)
+
+
 def test_they_serve_where_the_package_itself_computes_on_a_gpu(monkeypatch):
     asked = []
     monkeypatch.setattr(kernel_choice, "runs_triton", lambda device: not asked.append(device))
-    x = torch.ones(2, dtype=torch.float64)
+    x, shorter = on_a_gpu(torch.float64, 2), on_a_gpu(torch.float32)
     with torch.no_grad():
         assert not served(x) and not fused(x)  # somebody else's own call
     with evaluating(nn.Linear(1, 1)):
         with evaluating(nn.Linear(1, 1)):
-            assert served(x) and not served(x.float())
-        for each in (x, x.float(), x.bfloat16(), x.half()):
+            assert served(x) and not served(shorter)
+        for each in (x, shorter, on_a_gpu(torch.bfloat16), on_a_gpu(torch.float16)):
             assert fused(each)
-        assert not fused(x.long())
-        with torch.autocast("cpu"):  # which decides itself what is short
-            assert fused(x) and not fused(x.float()) and not fused(x.bfloat16())
+        assert not fused(on_a_gpu(torch.int64))
+        assert not fused(on_a_gpu(torch.float32, kernel_choice._WORTH_IT - 1))
+        monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
+        assert fused(x) and not fused(shorter)  # autocast decides itself what is short
         assert served(x)
         with torch.enable_grad():
             assert not served(x) and not fused(x)
@@ -210,7 +219,7 @@ def test_they_serve_where_the_package_itself_computes_on_a_gpu(monkeypatch):
 
 
 def test_a_cpu_is_not_served():
-    x = torch.ones(2, dtype=torch.float64)
+    x = torch.ones(kernel_choice._WORTH_IT, dtype=torch.float64)
     with evaluating(nn.Linear(1, 1)):
         assert not served(x) and not fused(x) and not fused(x.float())
 

@@ -245,11 +245,12 @@ def test_the_norm_kernel_is_the_norm():
 
 
 @pytest.mark.kernel
-def test_the_choice_kernel_is_the_choice():
+@pytest.mark.parametrize("batch", [5, *on_a_gpu([1500])])
+def test_the_choice_kernel_is_the_choice(batch):
     from axial.sampling import inner_step_triton as kernels
 
     torch.manual_seed(0)
-    batch, length, values, width = 5, 4, 300, 1100
+    length, values, width = 4, 300, 1100
     at = SimpleNamespace(
         noise=torch.randn(batch, length, values, device=KERNEL_DEVICE, dtype=torch.float64),
         table=torch.randn(values, width, device=KERNEL_DEVICE),
@@ -375,14 +376,15 @@ def test_the_kernels_draw_what_is_drawn_without_them(monkeypatch):
 
 
 @gpu
-def test_a_line_that_was_asked_is_drawn_and_nothing_beyond_it_is_written():
+@pytest.mark.parametrize("batch", [2, 9, 1024])
+def test_a_line_that_was_asked_is_drawn_and_nothing_beyond_it_is_written(batch):
     model = tiny_model(BIG, dtype=torch.bfloat16).to("cuda")
-    line = kernel_decoder(model, 2).state.inner
-    room = torch.full((2 * line.length + 1,), -1, device="cuda")
-    line.line = room[:-1].view(2, -1)
-    base = torch.randn(2, line.length, BIG.width, device="cuda").bfloat16()
-    noise = torch.zeros(2, line.length, BIG.values, device="cuda", dtype=torch.float64)
-    asked, drawn = torch.full((2, 2, line.length), -1, device="cuda")
+    line = kernel_decoder(model, batch).state.inner
+    room = torch.full((batch * line.length + 1,), -1, device="cuda")
+    line.line = room[:-1].view(batch, -1)
+    base = torch.randn(batch, line.length, BIG.width, device="cuda").bfloat16()
+    noise = torch.zeros(batch, line.length, BIG.values, device="cuda", dtype=torch.float64)
+    asked, drawn = torch.full((2, batch, line.length), -1, device="cuda")
     with torch.no_grad():
         line.ask(asked, base, 0, lambda j, logits: logits.argmax(-1))
         line.draw(drawn, base, 0, noise)
@@ -390,11 +392,12 @@ def test_a_line_that_was_asked_is_drawn_and_nothing_beyond_it_is_written():
 
 
 @gpu
-def test_bf16_pictures_depend_on_seed_and_batch_size_alone():
+@pytest.mark.parametrize("batch", [4, 5])
+def test_bf16_pictures_depend_on_seed_and_batch_size_alone(batch):
     model = tiny_model(BIG, dtype=torch.bfloat16).to("cuda")
-    whole = draw(model, 6, seed=1, batch=4)
-    assert torch.equal(draw(model, 6, seed=1, batch=4), whole)
-    assert torch.equal(draw(model, 1, seed=1, batch=4, first=5), whole[5:])
+    whole = draw(model, 6, seed=1, batch=batch)
+    assert torch.equal(draw(model, 6, seed=1, batch=batch), whole)
+    assert torch.equal(draw(model, 1, seed=1, batch=batch, first=5), whole[5:])
     assert len(whole.unique(dim=0)) == 6
 
 

@@ -10,6 +10,7 @@ b tiles, *axes the data axes (slowest first), c channels, n elements of a tile, 
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +55,20 @@ def seal(tiles: int, labels: Sequence[int]) -> int:
     return found & ((1 << rans.SEAL_BITS) - 1)
 
 
+class _Stands(NamedTuple):
+    """Where the elements of tiles stand: for each tile, on the model's device."""
+
+    group: Tensor
+    first: Tensor
+    """The place of its first element in its group."""
+    width: Tensor
+    """From the place of one element to that of the next."""
+
+    def places(self, tile: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
+        """The places of elements in their groups, and these."""
+        return self.first[tile] + rank * self.width[tile], self.group[tile]
+
+
 class _Tiles:
     """The tiles (b, *axes, c) of some groups, and where their elements stand in them."""
 
@@ -72,17 +87,17 @@ class _Tiles:
                     self.plans.append(slot.plan)
                     where.append((g, done + lane, len(run)))
                 done += len(run) * self.x[0].size
-        self.group, self.first, self.width = np.array(where).T
-        """Of each tile: its group, the place of its first element, and from one to the next."""
+        self.where = np.array(where)
+        self.group = self.where[:, 0]
 
     def of(self, group: int) -> slice:
         """Which ones are a group's."""
         begin, end = np.searchsorted(self.group, (group, group + 1))
         return slice(int(begin), int(end))
 
-    def places(self, tile: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places of elements in their groups."""
-        return self.first[tile] + rank * self.width[tile]
+    def stands(self, device: torch.device) -> _Stands:
+        """Where the elements of each stand."""
+        return _Stands(*torch.from_numpy(self.where).to(device).unbind(1))
 
 
 def score(
@@ -103,50 +118,52 @@ def score(
     labels = [[part.label for part in parts if part.label is not None] for parts in groups]
     ahead = np.array([len(found) for found in labels])
     length = int((ahead + np.bincount(tiles.group) * elements).max())
-    start = np.zeros((length, len(groups)), np.uint64)
-    frequency = np.full_like(start, rans.WHOLE)
+    device = next(model.parameters()).device
+    begins = np.zeros((length, len(groups)), np.int64)
+    ends = np.full_like(begins, rans.WHOLE)
     for g, own in enumerate(labels):
-        begin, end = (label_bound(np.array(own, np.int64) + i, classes) for i in (0, 1))
-        start[: len(own), g], frequency[: len(own), g] = begin, end - begin
-    near = _Near(tiles)
-    coded = np.stack([plan.coded for plan in tiles.plans])
-    rank = torch.from_numpy(config.order()).argsort()
+        for bound, i in ((begins, 0), (ends, 1)):
+            bound[: len(own), g] = label_bound(np.array(own, np.int64) + i, classes)
+    start, end = (torch.from_numpy(bound).to(device) for bound in (begins, ends))
+    stands, before, near = tiles.stands(device), torch.from_numpy(ahead).to(device), _Near()
+    coded = torch.from_numpy(np.stack([plan.coded for plan in tiles.plans])).to(device)
+    order = torch.from_numpy(config.order())
+    rank, order = order.argsort().to(device), order.to(device)
     x = torch.from_numpy(np.stack(tiles.x))
     label = torch.tensor([part.label for part in tiles.parts]) if config.classes else None
-    device = next(model.parameters()).device
     found_palettes = palettes_of(tiles.parts, config.channels, config.values)
     palettes = None if found_palettes is None else torch.from_numpy(found_palettes).to(device)
     model.check(x, label)
     at_once = max(1, planes_at_once(config, device) // 2)
     for rows, number, part, logits in slices_of_logits(model, x, label, at_once=at_once):
-        number = number.to(part.device)
-        ranks = model.slice_of(rank.view(x.shape[1:]).to(part.device).expand_as(part), number)
-        value = model.slice_of(part, number).flatten(1)
-        tile, step = rows.unsqueeze(1).numpy(), ranks.flatten(1).cpu().numpy()
-        wanted = coded[tile, config.order()[step]]
+        number, tile = number.to(device), rows.to(device).unsqueeze(1)
+        step = model.slice_of(rank.view(x.shape[1:]).expand_as(part), number).flatten(1)
+        value = model.slice_of(part, number).flatten(1).unsqueeze(-1)
+        element = order[step]
+        wanted = coded[tile, element]
         logits = logits.double().flatten(1, -2)
         check_logits(logits)
         found = grid.to_grid(logits)
         points = found.points
         if palettes is not None:
-            channel = torch.from_numpy(config.order()[step] % config.channels).to(device)
-            points = grid.biased(points, palettes[rows.to(device).unsqueeze(1), channel])
+            points = grid.biased(points, palettes[tile, element % config.channels])
         share = grid.bounds(points)
-        begin = share.gather(-1, value.unsqueeze(-1)).squeeze(-1).cpu().numpy()
-        end = share.gather(-1, value.unsqueeze(-1) + 1).squeeze(-1).cpu().numpy()
-        at = ahead[tiles.group[tile]] + tiles.places(tile, step), tiles.group[tile]
-        start[at] = np.where(wanted, begin, 0)
-        frequency[at] = np.where(wanted, end - begin, rans.WHOLE)
-        near.note(found, points, wanted, rows.numpy(), step)
-        done += step.size
+        place, group = stands.places(tile, step)
+        at = before[group] + place, group.expand_as(place)
+        start[at] = torch.where(wanted, share.gather(-1, value).squeeze(-1), 0)
+        end[at] = torch.where(wanted, share.gather(-1, value + 1).squeeze(-1), rans.WHOLE)
+        near.note(found, points, wanted, stands, tile, step)
+        done += step.numel()
         progress(done // elements)
+    begin = start.cpu().numpy().astype(np.uint64)
+    frequency = (end - start).cpu().numpy().astype(np.uint64)
 
     def written() -> list[bytes]:
         seals = [
             seal(checksum(np.stack(tiles.x[tiles.of(g)]), config.values), own)
             for g, own in enumerate(labels)
         ]
-        streams = rans.encode(start, frequency, seals)
+        streams = rans.encode(begin, frequency, seals)
         return [
             near.bytes_of(g) + _write_stored(tiles, tiles.of(g), config.values) + stream
             for g, stream in enumerate(streams)
@@ -173,33 +190,30 @@ def label_bound(label: NDArray[np.int64], classes: int) -> NDArray[np.uint64]:
 class _Near:
     """The logits that lie near a border, by group and place, with the way they went."""
 
-    def __init__(self, tiles: _Tiles) -> None:
-        self.tiles = tiles
+    def __init__(self) -> None:
         self.found: dict[int, list[tuple[int, int, int]]] = {}
 
     def note(
         self,
         found: grid.Points,
         biased: Tensor,
-        wanted: NDArray[np.bool_],
-        rows: NDArray[np.int64],
-        step: NDArray[np.int64],
+        wanted: Tensor,
+        stands: _Stands,
+        tile: Tensor,
+        step: Tensor,
     ) -> None:
         """Keep those of a pass whose way makes a difference."""
-        row, place, value = (i.cpu().numpy() for i in found.near.nonzero(as_tuple=True))
+        row, place, value = found.near.nonzero(as_tuple=True)
         if not len(row):
             return
-        near = torch.from_numpy(row), torch.from_numpy(place)
-        at = tuple(i.to(found.points.device) for i in near)
-        points, border = found.points[at], found.border[at]
-        own = torch.arange(len(value)), torch.from_numpy(value)
-        counts = grid.matters(biased[at])[own].cpu().numpy() & wanted[row, place]
-        up = (points[own] == border[own]).cpu().numpy()
-        tile = rows[row]
-        where = self.tiles.group[tile], self.tiles.places(tile, step[row, place])
-        columns = np.stack((*where, value, up.astype(np.int64)), 1)
-        for group, *note in columns[counts].tolist():
-            self.found.setdefault(group, []).append(tuple(note))
+        at = row, place
+        own = torch.arange(len(value), device=value.device), value
+        counts = grid.matters(biased[at])[own] & wanted[at]
+        up = found.points[at][own] == found.border[at][own]
+        where, group = stands.places(tile[row, 0], step[at])
+        columns = torch.stack((group, where, value, up.long()), 1)
+        for number, *note in columns[counts].tolist():
+            self.found.setdefault(number, []).append(tuple(note))
 
     def bytes_of(self, group: int) -> bytes:
         """Their number, then of each how far it lies after the one before, its value and way."""

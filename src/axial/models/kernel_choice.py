@@ -9,6 +9,9 @@ from torch import Tensor
 
 from axial.system.devices import runs_triton
 
+_WORTH_IT = 1 << 18
+"""Numbers below which torch's kernels take less time to launch than ours save."""
+
 
 class _Allowed(threading.local):
     depth = 0
@@ -37,9 +40,13 @@ def served(x: Tensor) -> bool:
 
 def fused(x: Tensor) -> bool:
     """Whether those of elementwise_triton.py are: what torch takes several passes for."""
-    if not x.is_floating_point() or not _may_launch(x):
+    if not x.is_cuda:  # first, as a CPU is asked for each element that it draws
         return False
-    return x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type)
+    if x.dtype != torch.float64:
+        large = x.is_floating_point() and x.numel() >= _WORTH_IT
+        if not large or torch.is_autocast_enabled("cuda"):
+            return False
+    return _may_launch(x)
 
 
 def _may_launch(x: Tensor) -> bool:

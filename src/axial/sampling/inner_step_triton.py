@@ -1,9 +1,9 @@
 """The inner step as few CUDA kernels: dense with its norm, attention to a cache, the choice.
 
 `pass_block` and `choose` do what their namesakes in levels.py do, in fewer launches: drawing
-element by element is bound by the number of kernels and by reading the weights once. So a norm is
-no kernel: who makes a row notes its moments, and the next product takes them. Which element it is,
-only the device knows.
+element by element is bound by the number of kernels and by reading the weights once. So the norm of
+a narrow model is no kernel: who makes rows notes their moments, and the next product takes them.
+Which element it is, only the device knows.
 Everything is accumulated in float32. From Hopper on, a kernel is set up and reads its weights while
 the one before it still runs: `_let_next_begin` allows that, and `_wait_for_previous` is where it
 needs the results. b batch, d width, i inputs, o outputs, l length, v values, n heads, e width of a
@@ -28,12 +28,17 @@ SMALLEST_STEP = 16
 """Inputs of a dense layer must be a multiple of this."""
 FEW = 4
 """Up to so many rows a dense layer is a sum over its weights rather than a matrix product."""
-_TOGETHER, _AT_HAND = 4, 2048
-"""Heads that a program of attention takes at most, where others are left for so many programs."""
 NARROW = 512
-"""Up to this width the norm of a few rows costs less where they are made than as a kernel."""
-MANY, TOGETHER = 4096, 4096
+"""Up to this width the norm of more rows than those costs less where they are made than as a
+kernel."""
+MANY, NUMBERS = 4096, 4096
 """From more rows on, a program of the norm takes several: as many as have so many numbers."""
+_HEADS, _PROGRAMS = 4, 2048
+"""Heads that a program of attention takes at most, as long as there are so many programs."""
+_KEYS = 1024
+"""Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
+_DEEP = 1024
+"""From more inputs on, a product of many rows takes twice as many of them at a time."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def tile(x: Tensor) -> Tile:
         return Tile(64, 16, _depth(inputs, most), fetching=True)
     if rows <= 128:
         return Tile(128, 16, _depth(inputs, most), fetching=True)
-    return Tile(64, 64, _depth(inputs, most if inputs > 2 * NARROW else most // 2))
+    return Tile(64, 64, _depth(inputs, most if inputs > _DEEP else most // 2))
 
 
 def _depth(inputs: int, most: int) -> int:
@@ -104,7 +109,7 @@ def _fetch(columns, LENGTH: tl.constexpr):
 
 
 class Rows(NamedTuple):
-    """The elements (b, d) of a step, and of some of them what their norm asks for."""
+    """The elements (b, d) of a step, and what their norm asks for, unless a kernel finds it."""
 
     x: Tensor
     moments: Tensor | None
@@ -112,7 +117,7 @@ class Rows(NamedTuple):
 
 
 def measures(rows: int, width: int) -> bool:
-    """Whether whoever makes so many rows measures them, so that their norm needs no kernel."""
+    """Whether whoever makes so many rows notes their moments, so that their norm is no kernel."""
     return rows > FEW and width <= NARROW
 
 
@@ -376,7 +381,7 @@ def _normalized(x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
     rows, width = x.shape
     out, block = torch.empty_like(x), triton.next_power_of_2(width)
     total = x if added is None else torch.empty_like(x)
-    together = max(1, TOGETHER // block) if rows > MANY else 1
+    together = max(1, NUMBERS // block) if rows > MANY else 1
     _normalize[(triton.cdiv(rows, together),)](
         x,
         x if added is None else added,
@@ -432,7 +437,7 @@ def attend_next(
     place: Tensor,
     *,
     together: int | None = None,
-    steps: int = 16,
+    steps: int | None = None,
 ) -> Tensor:
     """Attention of one step (r, 1, f, n, e) to itself and to the first `place` of the cache.
 
@@ -445,7 +450,9 @@ def attend_next(
     assert q.stride() == k.stride() == v.stride() and keys.stride() == values.stride()
     assert q.stride(-1) == keys.stride(-1) == 1
     out, count = q.new_empty(lines, 1, faster, heads, size), lines * faster * heads
-    together = together or max(1, min(_TOGETHER, count // _AT_HAND))
+    room = triton.next_power_of_2(size)
+    together = together or max(1, min(_HEADS, count // _PROGRAMS))
+    steps = steps or max(1, min(16, _KEYS // room))
     _attend_next[(triton.cdiv(count, together),)](
         q,
         k,
@@ -462,7 +469,7 @@ def attend_next(
         FASTER=faster,
         HEADS=heads,
         SIZE=size,
-        E=triton.next_power_of_2(size),
+        E=room,
         TOGETHER=together,
         STEPS=steps,
         OVERLAPPING=overlapping(),

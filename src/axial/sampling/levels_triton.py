@@ -101,6 +101,7 @@ class TritonInnerLevel:
         self.noise = table.new_zeros(batch, self.length, config.values, dtype=torch.float64)
         self.x = table.new_zeros(batch, config.width)
         self.moments = table.new_zeros(batch, 1, 2, dtype=torch.float32)
+        self.measured = kernels.measures(batch, config.width)
         self.logits = table.new_zeros(batch, config.values, dtype=torch.float32)
         self.place = torch.zeros((), dtype=torch.int32, device=table.device)
         self.chosen = torch.zeros((), dtype=torch.int32, device=table.device)
@@ -154,13 +155,13 @@ class TritonInnerLevel:
     def _take(self, x: Float[Tensor, "b d"]) -> None:
         """Make it the input of the next place."""
         self.x.copy_(x)
-        exact = self.x.float()
-        torch.stack([exact.sum(1), exact.square().sum(1)], 1, out=self.moments[:, 0])
+        if self.measured:
+            exact = self.x.float()
+            torch.stack([exact.sum(1), exact.square().sum(1)], 1, out=self.moments[:, 0])
 
     def _pass(self) -> None:
         """The logits of the element at `place`."""
-        measured = self.kernels.measures(*self.x.shape)
-        rows = self.kernels.Rows(self.x, self.moments if measured else None)
+        rows = self.kernels.Rows(self.x, self.moments if self.measured else None)
         for block, cache in zip(self.blocks, self.caches, strict=True):
             rows = self.kernels.pass_block(rows, block, cache, self.place)
         self.kernels.normed_dense(rows, self.to_logits, out=self.logits)

@@ -33,8 +33,13 @@ def runs_triton(device: torch.device) -> bool:
         device.type == "cuda"
         and torch.version.hip is None
         and torch.cuda.get_device_capability(device) >= (8, 0)
-        and importlib.util.find_spec("triton") is not None
+        and _has_triton()
     )
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def launching_on(device: torch.device) -> AbstractContextManager[None]:
