@@ -45,7 +45,7 @@ def _normalize(
     tl.store(out + row * WIDTH + feature, value, real)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit
 def _gate(x, out, count, EXACT: tl.constexpr, STEEPNESS: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, at < count, 0.0).to(EXACT)

@@ -28,17 +28,15 @@ SMALLEST_STEP = 16
 """Inputs of a dense layer must be a multiple of this."""
 FEW = 4
 """Up to so many rows a dense layer is a sum over its weights rather than a matrix product."""
-NARROW = 512
-"""Up to this width the norm of more rows than those costs less where they are made than as a
-kernel."""
+SEVERAL, NARROW = 256, 384
+"""Up to so many rows of this width their norm costs less where they are made than as a kernel."""
 MANY, NUMBERS = 4096, 4096
 """From more rows on, a program of the norm takes several: as many as have so many numbers."""
-_HEADS, _PROGRAMS = 4, 2048
-"""Heads that a program of attention takes at most, as long as there are so many programs."""
+_HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
+"""Heads that a program of attention takes at most, as long as there are so many programs; and how
+large they may be."""
 _KEYS = 1024
 """Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
-_DEEP = 1024
-"""From more inputs on, a product of many rows takes twice as many of them at a time."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def tile(x: Tensor) -> Tile:
         return Tile(64, 16, _depth(inputs, most), fetching=True)
     if rows <= 128:
         return Tile(128, 16, _depth(inputs, most), fetching=True)
-    return Tile(64, 64, _depth(inputs, most if inputs > _DEEP else most // 2))
+    return Tile(64, 64, _depth(inputs, most))
 
 
 def _depth(inputs: int, most: int) -> int:
@@ -118,7 +116,7 @@ class Rows(NamedTuple):
 
 def measures(rows: int, width: int) -> bool:
     """Whether whoever makes so many rows notes their moments, so that their norm is no kernel."""
-    return rows > FEW and width <= NARROW
+    return FEW < rows <= SEVERAL and width <= NARROW
 
 
 def pass_block(rows: Rows, block: FoldedBlock, cache: KVCache, place: Tensor) -> Rows:
@@ -451,7 +449,8 @@ def attend_next(
     assert q.stride(-1) == keys.stride(-1) == 1
     out, count = q.new_empty(lines, 1, faster, heads, size), lines * faster * heads
     room = triton.next_power_of_2(size)
-    together = together or max(1, min(_HEADS, count // _PROGRAMS))
+    most = _HEADS if room <= _SMALL else 1
+    together = together or max(1, min(most, count // _PROGRAMS))
     steps = steps or max(1, min(16, _KEYS // room))
     _attend_next[(triton.cdiv(count, together),)](
         q,
