@@ -6,8 +6,9 @@ The same model on grids of growing side, the same pictures by each method. "Semi
 paper's sampler, "cached" ours; "scoring" is one forward pass over all channels, whose arithmetic is
 what a cached drawing costs. Where a method would take too long, its last row alone is drawn and
 the rest is extrapolated: each row and each channel costs the same; such figures carry a ~. On a
-GPU, also the authors' ImageNet32 size and one of 25.6M parameters in bf16: seconds, bytes a
-second, the floor, and where the time goes.
+GPU, also the shipped `cifar10` in bf16: seconds, and how much of them the inner level takes; the
+authors' ImageNet32 size and one of 25.6M parameters: bytes a second, the floor, and where the time
+goes.
 """
 
 import argparse
@@ -17,11 +18,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+from unittest.mock import patch
 
 import torch
 from kernel_times import kernel_times, print_kernels
 from torch import Tensor
 
+import axial
 from axial import AxialTransformer, ModelConfig, bits, draw
 from axial.models.protocol import evaluating
 from axial.sampling.kv_cache import DecoderState, cache_bytes
@@ -76,6 +80,8 @@ LARGE = [
     Setting("25.6M parameters: width 512, 4/4/4 layers", 3, 512, 8, 4, 256, torch.bfloat16, 2),
 ]
 """At 32 x 32, with where the time goes; one row by the paper's sampler."""
+SHIPPED = (1, 16, 256, 1024)
+"""Batch sizes."""
 
 
 def seconds(run: Callable[[], object], *, repeats: int) -> float:
@@ -159,6 +165,28 @@ def report(setting: Setting, found: dict[str, dict[int, float]], device: str) ->
         (first, early), (last, late) = list(found[method].items())[:: len(found[method]) - 1 or 1]
         power = math.log(late / early) / math.log(last / first)
         print(f"  {method} grows as side ** {power:.2f} from {first} to {last}")
+
+
+def report_shipped(batch: int) -> None:
+    """Seconds of the whole, and without the inner level."""
+    model = cast(AxialTransformer, axial.load("cifar10", device="cuda").bfloat16())
+    run = _drawing(model, batch, "cached")
+    whole = seconds(run, repeats=3)
+    with patch.object(TritonInnerLevel, "draw", _fill_at_once):
+        rest = seconds(run, repeats=3)
+    each = 1e6 * (whole - rest) / model.config.elements
+    print(
+        f"cifar10, bf16, batch {batch}: {whole:.4f} s, {batch / whole:,.1f} images/s; without the "
+        f"inner level {rest:.4f} s, so that takes {each:.1f} us an element",
+        flush=True,
+    )
+
+
+def _fill_at_once(
+    level: TritonInnerLevel, line: Tensor, base: Tensor, start: int, noise: Tensor
+) -> Tensor:
+    line.clamp_(min=0)
+    return level.broken == 0
 
 
 def report_memory(model: AxialTransformer, batch: int) -> None:
@@ -275,6 +303,8 @@ def main() -> None:
     title = f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     print(title, flush=True)
     if gpu:
+        for batch in SHIPPED:
+            report_shipped(batch)
         for setting in LARGE:
             report_large(setting)
     if args.large:

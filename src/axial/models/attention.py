@@ -18,8 +18,13 @@ from torch import Tensor, nn
 from axial.errors import ConfigError, InputError
 from axial.models.dense import dense, init_dense, is_plain_linear
 from axial.models.family_config import check_heads
-from axial.models.kernel_choice import served
-from axial.models.line_attention import attend_lines, dense_dtype, is_supported
+from axial.models.kernel_choice import may_launch, served
+from axial.models.line_attention import (
+    attend_at_once,
+    attend_lines,
+    dense_dtype,
+    is_supported,
+)
 from axial.validation import MOST_AXES, as_float, as_integer
 
 # The fused CUDA kernels put batch and heads on grid dimensions that end here.
@@ -103,7 +108,10 @@ class AxialAttention(nn.Module):
         if memory is None and not dropping and self._is_short(x):
             weight, bias = self.to_qkv.weight, self.to_qkv.bias
             qkv = self.lines(F.linear(x, weight, bias.detach()))
-            seen = attend_lines(qkv, bias, self.causal)
+            if may_launch(qkv):
+                seen = attend_at_once(qkv, self.causal)
+            else:
+                seen = attend_lines(qkv, bias, self.causal)
         else:
             seen = self.attend(*self._project(x, memory), causal=self.causal)
         return dense(self.to_out, seen.reshape(x.shape))

@@ -35,7 +35,7 @@ def kernels_allowed() -> Iterator[None]:
 
 def served(x: Tensor) -> bool:
     """Whether the kernels of float64_triton.py are to be used: for models as the codec has them."""
-    return x.dtype == torch.float64 and _may_launch(x)
+    return x.dtype == torch.float64 and may_launch(x)
 
 
 def fused(x: Tensor) -> bool:
@@ -46,10 +46,11 @@ def fused(x: Tensor) -> bool:
         large = x.is_floating_point() and x.numel() >= _WORTH_IT
         if not large or torch.is_autocast_enabled("cuda"):
             return False
-    return _may_launch(x)
+    return may_launch(x)
 
 
-def _may_launch(x: Tensor) -> bool:
+def may_launch(x: Tensor) -> bool:
+    """Whether kernels can be called as they are: nobody differentiates, transforms or compiles."""
     if _allowed.depth <= 0 or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     return runs_triton(x.device)

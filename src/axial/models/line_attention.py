@@ -5,7 +5,6 @@ They have a gradient but no second one, and none under `torch.func`.
 r lines, l length of a line, f faster axes folded, n heads, e width of a head.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,14 +35,23 @@ def dense_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _usable(index: int) -> bool:
+def _usable_on(index: int) -> bool:
     return runs_triton(torch.device("cuda", index))
 
 
-_usable_on: Callable[[int], bool] = _usable
-if torch.version.cuda is not None:  # else never asked, and marking it doubles the time to import
-    # What is compiled takes the answer over.
-    _usable_on = torch.compiler.assume_constant_result(_usable)  # type: ignore[no-untyped-call]
+# What is compiled takes the answer over. This is all that `torch.compiler.assume_constant_result`
+# does, but that imports the compiler, which takes longer than drawing sixteen pictures.
+setattr(_usable_on, "_dynamo_marked_constant", True)  # noqa: B010
+
+
+def attend_at_once(qkv: Tensor, causal: bool) -> Tensor:
+    """What `attend_lines` gives, where nobody differentiates or compiles.
+
+    The first call of an operator imports the compiler, too.
+    """
+    from axial.models import line_attention_triton as line_kernels
+
+    return line_kernels.attend(qkv, causal)
 
 
 @torch.library.custom_op("axial::attend_lines", mutates_args=(), device_types="cuda")
@@ -53,9 +61,7 @@ def attend_lines(qkv: Tensor, bias: Tensor, causal: bool) -> Tensor:
     `bias` is the one they have in them already, detached: its gradient is a sum over theirs, and
     leaves here, where that costs nothing.
     """
-    from axial.models import line_attention_triton as line_kernels
-
-    return line_kernels.attend(qkv, causal)
+    return attend_at_once(qkv, causal)
 
 
 @torch.library.custom_op("axial::attend_lines_gradient", mutates_args=(), device_types="cuda")
