@@ -411,6 +411,20 @@ def test_without_the_notes_of_near_logits_they_would_not(monkeypatch):
             decompress(model, data)
 
 
+def test_nothing_is_noted_of_what_a_tile_shares_with_those_before_it(monkeypatch):
+    model, places = on_borders(0.0), set()
+    x, _ = examples(model.config)
+    picture, write = x.flatten(0, 1), coding._Near.bytes_of
+
+    def noted(near, group):
+        places.update((group, place) for place, _, _ in near.found[group])
+        return write(near, group)
+
+    monkeypatch.setattr(coding._Near, "bytes_of", noted)
+    compress(model, picture, lanes=64, overlap=1)
+    assert len(places) == picture.numel()
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_logits_off_by_more_are_caught(monkeypatch, seed):
     model = on_borders(5e-8)
