@@ -1,5 +1,6 @@
 """The kernels and the recorded line do what plain torch does, step by step."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -142,6 +143,25 @@ def as_on_a_gpu(layer):
 def moments_of(x, parts=1):
     pieces = x.float().chunk(parts, 1)
     return torch.stack([torch.stack([p.sum(1), p.square().sum(1)], 1) for p in pieces], 1)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("memory", [99 << 10, 227 << 10])
+@pytest.mark.parametrize("size", [torch.bfloat16, torch.float32], ids=str)
+def test_the_tiles_of_a_product_fit_into_the_memory_that_a_program_shares(
+    memory, size, monkeypatch
+):
+    """As GPUs of one generation have: 99 KiB those for games, 227 KiB those for computing."""
+    from axial.sampling import inner_step_triton as kernels
+
+    monkeypatch.setattr(kernels, "shared_memory", lambda: memory)
+    for overlapping, rows, inputs in itertools.product(
+        (False, True), (5, 16, 32, 64, 128, 129, 5000), (16, 48, 320, 512, 640, 1536, 8192)
+    ):
+        monkeypatch.setattr(kernels, "overlapping", lambda there=overlapping: there)
+        cut = kernels.tile(torch.empty(rows, inputs, dtype=size))
+        stage = (cut.rows + cut.columns) * cut.depth * size.itemsize
+        assert cut.stages * stage <= memory and inputs % cut.depth == 0, (rows, inputs, cut)
 
 
 @pytest.mark.kernel

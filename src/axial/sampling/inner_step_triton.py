@@ -12,7 +12,7 @@ head, r lines, f faster axes folded.
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import triton
@@ -30,6 +30,8 @@ FEW = 4
 """Up to so many rows a dense layer is a sum over its weights rather than a matrix product."""
 SEVERAL, NARROW = 256, 384
 """Up to so many rows of this width their norm costs less where they are made than as a kernel."""
+_ROOMY = 160 << 10
+"""Bytes of shared memory that the larger tiles fit into."""
 MANY, NUMBERS = 4096, 4096
 """From more rows on, a program of the norm takes several: as many as have so many numbers."""
 _HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
@@ -57,7 +59,7 @@ class Tile:
 def tile(x: Tensor) -> Tile:
     """The fastest for (b, i) of those that benchmarks/kernels.py tries."""
     (rows, inputs), size = x.shape, x.element_size()
-    most = (256 if overlapping() else 128) // size  # older GPUs share less memory
+    most = (256 if overlapping() and shared_memory() >= _ROOMY else 128) // size
     if rows <= 32:
         return Tile(16 if rows <= 16 else 32, 32, _depth(inputs, 2 * most))
     if rows <= 64:
@@ -70,6 +72,13 @@ def tile(x: Tensor) -> Tile:
 def _depth(inputs: int, most: int) -> int:
     """The largest power of two up to `most` that divides the inputs."""
     return min(most, inputs & -inputs)
+
+
+@functools.cache
+def shared_memory() -> int:
+    """Bytes that the threads of a program may share: least on GPUs that are made for games."""
+    properties: Any = torch.cuda.get_device_properties()
+    return int(properties.shared_memory_per_block_optin)
 
 
 @functools.cache
