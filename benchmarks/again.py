@@ -52,7 +52,7 @@ class Measurement:
 
 def _tests(share: int) -> Measurement:
     command = "-m pytest -m 'gpu or kernel' -q -o addopts= -p no:cacheprovider --durations 8 "
-    return Measurement(f"{command} --share {share}/{_SHARES} {{gpu_tests}}", 6, timed=False)
+    return Measurement(f"{command} --share {share}/{_SHARES} {{gpu_tests}}", 4, timed=False)
 
 
 def _training(preset: str, options: str = "", minutes: float = 2) -> Measurement:
@@ -100,7 +100,7 @@ MEASUREMENTS = {
     "training-imagenet64": _training("imagenet64-released", " --batch 16", 3),
     "training-dropout": _training("cifar10", " --dropout 0.1"),
     "training-strided": _training("strided-cifar10-15m"),
-    "sampling-large": Measurement("benchmarks/sampling.py --device cuda --large", 1.5),
+    "sampling-large": Measurement("benchmarks/sampling.py --device cuda --large", 2),
     "sampling": Measurement("benchmarks/sampling.py --device cuda --out {out}", 2),
     "codec-speed": Measurement(
         "benchmarks/codec.py speed --device cuda --batch 64 256 1024 --repeat 2 --profile", 5
