@@ -19,9 +19,10 @@ from torch import Tensor
 
 from axial import AxialTransformer, ModelConfig
 from axial.models.attention import KVCache
+from axial.sampling import dense_triton, overlap_triton
 from axial.sampling import inner_step_triton as kernels
+from axial.sampling.dense_triton import Tile
 from axial.sampling.folded import Folded
-from axial.sampling.inner_step_triton import Tile
 from axial.sampling.levels import InnerLevel
 from axial.sampling.levels_triton import TritonInnerLevel
 
@@ -85,6 +86,7 @@ def probe_dense(width: int, layers: int, batch: int) -> None:
     Ours notes the moments of what it adds to; the tiles beside it do not.
     """
     x = torch.randn(batch, width, device="cuda", dtype=torch.bfloat16)
+    rows = dense_triton.Rows(x, None)
     moments = torch.randn(batch, 5, 2, device="cuda").square()
     normed, plain = ([_layer(n, width) for _ in range(layers)] for n in (3 * width, width))
     out = x.new_empty(batch, 3 * width)
@@ -98,14 +100,16 @@ def probe_dense(width: int, layers: int, batch: int) -> None:
         print(f"  {name}: " + ", ".join(f"{way} {spent(run):.2f} us" for way, run in ways.items()))
 
     def variant(**how: Any) -> Callable[[Folded], object]:
-        return lambda layer: kernels.product(x, layer, out, **how)
+        return lambda layer: dense_triton.product(x, layer, out, **how)
 
     probe(
         f"norm, {width} -> {3 * width}",
         normed,
         {
             "torch": lambda layer: _plain_dense(x, layer),
-            "ours, a norm apart": lambda layer: kernels.normed_dense(kernels.Rows(x, None), layer),
+            "ours, a norm apart": lambda layer: dense_triton.normed_dense(
+                dense_triton.Rows(x, None), layer
+            ),
             **{
                 f"{cut.rows}x{cut.columns}x{cut.depth}": variant(moments=moments, cut=cut)
                 for cut in TILES[batch]
@@ -118,16 +122,16 @@ def probe_dense(width: int, layers: int, batch: int) -> None:
         plain,
         {
             "torch": lambda layer: x + torch.addmm(layer.bias, x, layer.weight),
-            "ours": lambda layer: kernels.added_dense(kernels.Rows(x, None), x, layer),
+            "ours": lambda layer: dense_triton.added_dense(rows, x, layer),
             **{
                 f"{cut.rows}x{cut.columns}x{cut.depth}": variant(added=x, cut=cut)
                 for cut in TILES[batch]
             },
         },
     )
-    if batch <= kernels.FEW:
+    if batch <= dense_triton.FEW:
         for columns, warps, depth in COLUMNS:
-            sums = functools.partial(kernels.weighted_sums, columns=columns, warps=warps)
+            sums = functools.partial(dense_triton.weighted_sums, columns=columns, warps=warps)
 
             def few(layer: Folded) -> object:
                 return sums(x, layer, out, added=x, depth=depth)  # noqa: B023
@@ -199,9 +203,9 @@ def probe_line(model: AxialTransformer, batch: int) -> None:
     values = torch.full((batch, length), -1, device="cuda")
     base = torch.randn(batch, length, model.config.width, device="cuda").bfloat16()
     noise = torch.randn(*values.shape, model.config.values, device="cuda", dtype=torch.float64)
-    overlapping, cells = kernels.overlapping, []
+    overlapping, cells = overlap_triton.overlapping, []
     for name in ("kernels", "not overlapping", "plain"):
-        kernels.overlapping = overlapping if name == "kernels" else lambda: False  # type: ignore[assignment]
+        overlap_triton.overlapping = overlapping if name == "kernels" else lambda: False  # type: ignore[assignment]
         start = time.perf_counter()
         plain = name == "plain"
         line = InnerLevel(model, batch) if plain else TritonInnerLevel(model, batch, kernels)
@@ -210,7 +214,7 @@ def probe_line(model: AxialTransformer, batch: int) -> None:
         begun = time.perf_counter() - start
         spent = min(_elapsed(lambda: line.draw(values, base, 0, noise)) for _ in range(5))  # noqa: B023
         cells.append(f"{name} {1e6 * spent / length:.1f} us (first line {begun:.2f} s)")
-    kernels.overlapping = overlapping
+    overlap_triton.overlapping = overlapping
     if batch == 64 and isinstance(line, InnerLevel):
         middle = length // 2
         compiled = torch.compile(lambda x: line.decoder.step(x, middle), fullgraph=True)

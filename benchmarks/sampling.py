@@ -250,7 +250,7 @@ def report_profile(run: Callable[[], object]) -> None:
 
     Kernels run one after another here, because where they overlap each counts its waiting too.
     """
-    from axial.sampling import inner_step_triton as ours
+    from axial.sampling import overlap_triton as ours
 
     whole = seconds(run, repeats=1)
     overlapping, ours.overlapping = ours.overlapping, lambda: False  # type: ignore[assignment]

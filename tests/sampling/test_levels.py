@@ -1,18 +1,14 @@
 """The kernels and the recorded line do what plain torch does, step by step."""
 
-import itertools
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import VARIANTS, config, random_input, recite, tiny_model
-from kernel_device import KERNEL_DEVICE
+from kernel_device import KERNEL_DEVICE, as_on_a_gpu, on_a_gpu
 from torch import backends
 
 from axial import draw
-from axial.models.attention import KVCache
 from axial.models.causal import order
 from axial.sampling import folded, levels_triton
 from axial.sampling import levels as lines
@@ -24,11 +20,6 @@ from axial.sampling.levels_triton import TritonInnerLevel, TritonOuterStep
 from axial.sampling.noise import SeededNoise
 
 gpu = pytest.mark.gpu
-
-
-def on_a_gpu(cases):
-    """Cases that an interpreter of kernels is too slow for, or has no instructions for."""
-    return cases if KERNEL_DEVICE == "cuda" else []
 
 
 SMALL = config((2, 3), channels=2, values=5, width=16, heads=2, decoder_layers=(2, 1), mlp_ratio=2)
@@ -126,180 +117,6 @@ def test_a_step_leaves_its_input_and_few_keys_or_many_make_no_difference(monkeyp
             outs.append(torch.stack([step.advance(x, start) for start in range(3)]))
         assert torch.equal(x, before)
     torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
-
-
-def layers(inputs, outputs):
-    """A norm, a dense layer, and both folded."""
-    linear, norm = torch.nn.Linear(inputs, outputs), torch.nn.LayerNorm(inputs, eps=1e-5)
-    torch.nn.init.normal_(norm.weight, mean=1.0, std=0.3)
-    linear, norm = (layer.to(KERNEL_DEVICE).requires_grad_(False) for layer in (linear, norm))
-    return norm, linear, as_on_a_gpu(fold(linear, norm))
-
-
-def as_on_a_gpu(layer):
-    return layer._replace(weight=layer.weight.t().contiguous().t())
-
-
-def moments_of(x, parts=1):
-    pieces = x.float().chunk(parts, 1)
-    return torch.stack([torch.stack([p.sum(1), p.square().sum(1)], 1) for p in pieces], 1)
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("memory", [99 << 10, 227 << 10])
-@pytest.mark.parametrize("size", [torch.bfloat16, torch.float32], ids=str)
-def test_the_tiles_of_a_product_fit_into_the_memory_that_a_program_shares(
-    memory, size, monkeypatch
-):
-    """As GPUs of one generation have: 99 KiB those for games, 227 KiB those for computing."""
-    from axial.sampling import inner_step_triton as kernels
-
-    monkeypatch.setattr(kernels, "shared_memory", lambda: memory)
-    for overlapping, rows, inputs in itertools.product(
-        (False, True), (5, 16, 32, 64, 128, 129, 5000), (16, 48, 320, 512, 640, 1536, 8192)
-    ):
-        monkeypatch.setattr(kernels, "overlapping", lambda there=overlapping: there)
-        cut = kernels.tile(torch.empty(rows, inputs, dtype=size))
-        stage = (cut.rows + cut.columns) * cut.depth * size.itemsize
-        assert cut.stages * stage <= memory and inputs % cut.depth == 0, (rows, inputs, cut)
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("rows", [1, 3, 16, 33, 100, 200])
-@pytest.mark.parametrize("activated", [False, True])
-def test_the_kernel_of_a_norm_and_a_dense_layer_is_both(rows, activated):
-    from axial.sampling import inner_step_triton as kernels
-
-    torch.manual_seed(rows)
-    for inputs, outputs in ((48, 17), *on_a_gpu([(256, 768), (320, 256)])):
-        norm, linear, folded = layers(inputs, outputs)
-        x = 2 * torch.randn(rows, inputs, device=KERNEL_DEVICE) + 1
-        wanted = linear(norm(x))
-        wanted = F.silu(wanted) if activated else wanted
-        for moments in (None, moments_of(x), moments_of(x, 3)):  # of the whole row, and in parts
-            found = kernels.normed_dense(kernels.Rows(x, moments), folded, activated=activated)
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("rows", [1, 3, 16, 33, 100, 200])
-def test_the_kernel_of_a_sum_is_the_sum_and_notes_the_moments_of_its_rows(rows):
-    from axial.sampling import inner_step_triton as kernels
-
-    torch.manual_seed(rows)
-    assert not any(kernels.measures(*each) for each in ((4, 48), (5, 512), (300, 48)))
-    for inputs, outputs in ((48, 80), *on_a_gpu([(640, 320), (256, 512), (32, 1024)])):
-        _, linear, _ = layers(inputs, outputs)
-        x, branch = (torch.randn(rows, n, device=KERNEL_DEVICE) for n in (outputs, inputs))
-        wanted = x + linear(branch)
-        found, moments = kernels.added_dense(
-            kernels.Rows(x, None), branch, as_on_a_gpu(fold(linear))
-        )
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-        assert (moments is not None) == kernels.measures(rows, outputs)
-        if moments is not None:
-            how = {"rtol": 1e-4, "atol": 1e-3}
-            torch.testing.assert_close(moments.sum(1, keepdim=True), moments_of(found), **how)
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("rows", [5, 70, 130, *on_a_gpu([256, 1024])])
-def test_the_kernels_of_a_block_in_half_precision_are_the_block_to_its_rounding(rows):
-    """At the sizes of the shipped model, where matrix units multiply."""
-    from axial.sampling import inner_step_triton as kernels
-
-    torch.manual_seed(rows)
-    gpu = KERNEL_DEVICE == "cuda"
-    width, dtype = (320, torch.bfloat16) if gpu else (32, torch.float16)  # an interpreter's own
-    norm, to_hidden, into = layers(width, 2 * width)
-    to_width = torch.nn.Linear(2 * width, width, device=KERNEL_DEVICE).requires_grad_(False)
-    x = torch.randn(rows, width, device=KERNEL_DEVICE)
-    wanted, found = x, kernels.Rows(x.to(dtype), None)
-    into, out = (
-        Folded(*(t.to(dtype) for t in f[:2]), f.sums) for f in (into, as_on_a_gpu(fold(to_width)))
-    )
-    into = into._replace(sums=into.weight.float().sum(0))
-    for _ in range(3):
-        wanted = wanted + to_width(F.silu(to_hidden(norm(wanted))))
-        hidden = kernels.normed_dense(found, into, activated=True)
-        found = kernels.added_dense(found, hidden, out)
-    assert (found.moments is not None) == (rows < 1024) and found.x.dtype == dtype
-    error = (found.x.float() - wanted).norm() / wanted.norm()
-    assert error < 0.01, error
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("size", [3, 16, *on_a_gpu([96])])
-@pytest.mark.parametrize("length", [5, 18, *on_a_gpu([32, 70])])
-@pytest.mark.parametrize("cut", [(1, 8), (5, 4), *on_a_gpu([(None, 16), (1, 32), (4, 16)])])
-def test_the_attention_kernel_is_causal_attention_and_reads_nothing_stale(size, length, cut):
-    from axial.sampling import inner_step_triton as kernels
-
-    torch.manual_seed(size)
-    whole = torch.randn(2, length, 3, 4, 3, size, device=KERNEL_DEVICE)
-    q, k, v = whole.unbind(-2)  # r l f n e
-    scores = torch.einsum("rlfne,rmfne->rfnlm", q, k)
-    later = torch.ones(length, length, device=KERNEL_DEVICE).triu(1).bool()
-    weights = scores.masked_fill(later, -torch.inf).softmax(-1)
-    wanted = torch.einsum("rfnlm,rmfne->rlfne", weights, v)
-    # What is not yet put in is no number.
-    cache = KVCache(torch.full_like(k, torch.nan), torch.full_like(v, torch.nan))
-    for j in range(length):
-        q, k, v = whole[:, j : j + 1].unbind(-2)
-        place = torch.tensor(j, dtype=torch.int32, device=KERNEL_DEVICE)
-        found = kernels.attend_next(q, k, v, cache, place, together=cut[0], steps=cut[1])
-        torch.testing.assert_close(found, wanted[:, j : j + 1], rtol=1e-4, atol=1e-4)
-    assert torch.equal(torch.stack([cache.keys, cache.values], -2), whole[..., 1:, :])
-
-
-@pytest.mark.kernel
-def test_the_norm_kernel_is_the_norm():
-    from axial.sampling import inner_step_triton as kernels
-
-    for rows, width in ((7, 1536), (4099, 48)):
-        x = 3 * torch.randn(rows, width, device=KERNEL_DEVICE) + 5
-        wanted = F.layer_norm(x, (width,), eps=1e-5)
-        torch.testing.assert_close(kernels.normalize(x), wanted, rtol=1e-4, atol=1e-4)
-        total, normed = kernels.add_and_normalize(x - 1, torch.ones_like(x))
-        torch.testing.assert_close(total, x)
-        torch.testing.assert_close(normed, wanted, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("batch", [5, *on_a_gpu([1500])])
-def test_the_choice_kernel_is_the_choice(batch):
-    from axial.sampling import inner_step_triton as kernels
-
-    torch.manual_seed(0)
-    length, values, width = 4, 300, 1100
-    at = SimpleNamespace(
-        noise=torch.randn(batch, length, values, device=KERNEL_DEVICE, dtype=torch.float64),
-        table=torch.randn(values, width, device=KERNEL_DEVICE),
-        base=torch.randn(batch, length, width, device=KERNEL_DEVICE),
-        line=torch.full((batch, length), -1, device=KERNEL_DEVICE),
-        x=torch.full((batch, width), torch.nan, device=KERNEL_DEVICE),
-        moments=torch.full((batch, 1, 2), torch.nan, device=KERNEL_DEVICE),
-        place=torch.zeros((), dtype=torch.int32, device=KERNEL_DEVICE),
-        chosen=torch.zeros((), dtype=torch.int32, device=KERNEL_DEVICE),
-        broken=torch.zeros((), dtype=torch.int32, device=KERNEL_DEVICE),
-    )
-    at.line[1, 2], at.line[3, 0] = 7, 299
-    theirs = at.line.clone()
-    for j in range(length):
-        at.logits = torch.randn(batch, values, device=KERNEL_DEVICE)
-        wanted = lines.choose(at.logits, at.noise, theirs, at.table, at.base, j)
-        kernels.choose(at)
-        torch.testing.assert_close(at.x, wanted)
-        torch.testing.assert_close(at.moments, moments_of(wanted), rtol=1e-4, atol=1e-3)
-        assert torch.equal(at.line, theirs)
-        assert (at.place, at.chosen, at.broken) == (j + 1, 0, 0)
-    assert at.line[1, 2] == 7 and at.line[3, 0] == 299
-    for strange in (torch.nan, torch.inf, -torch.inf):
-        at.place.zero_()
-        at.broken.zero_()
-        at.logits[3, 299] = strange
-        kernels.choose(at)
-        assert at.broken == 1
 
 
 @gpu
