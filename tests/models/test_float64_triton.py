@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 import axial
 from axial.models import attention, kernel_choice, layers
 from axial.models.attention import AxialAttention
-from axial.models.kernel_choice import fused, kernels_allowed, served
+from axial.models.kernel_choice import fused, kernels_allowed, may_launch, served
 from axial.models.protocol import evaluating
 from axial.sampling import levels
 from axial.sampling.decoder import Decoder
@@ -215,7 +216,20 @@ def test_they_serve_where_the_package_itself_computes_on_a_gpu(monkeypatch):
             assert not served(x) and not fused(x)
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         assert not served(x) and not fused(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(kernel_choice, "_allowed", None)  # is not looked at then
+            assert not any((served(x), fused(x), fused(shorter), may_launch(shorter)))
     assert set(asked) == {x.device}
+
+
+def test_what_is_compiled_has_no_break_where_it_asks_for_kernels():
+    def ask(x):
+        return x + 1 if served(x) or fused(x) or may_launch(x) else x - 1
+
+    compiled, x = torch.compile(ask, backend="eager", fullgraph=True), torch.ones(3).double()
+    for scoring in (nullcontext(), kernels_allowed(), torch.no_grad()):
+        with scoring:
+            assert torch.equal(compiled(x), x - 1)
 
 
 def test_a_cpu_is_not_served():

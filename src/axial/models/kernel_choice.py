@@ -40,8 +40,8 @@ def served(x: Tensor) -> bool:
 
 def fused(x: Tensor) -> bool:
     """Whether those of elementwise_triton.py are: what torch takes several passes for."""
-    if not x.is_cuda:  # first, as a CPU is asked for each element that it draws
-        return False
+    if not x.is_cuda or torch.compiler.is_compiling():
+        return False  # at once, as a CPU is asked for each element that it draws
     if x.dtype != torch.float64:
         large = x.is_floating_point() and x.numel() >= _WORTH_IT
         if not large or torch.is_autocast_enabled("cuda"):
@@ -51,6 +51,6 @@ def fused(x: Tensor) -> bool:
 
 def may_launch(x: Tensor) -> bool:
     """Whether kernels can be called as they are: nobody differentiates, transforms or compiles."""
-    if _allowed.depth <= 0 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # first: what is a thread's own is not for compilers
         return False
-    return runs_triton(x.device)
+    return _allowed.depth > 0 and not torch.is_grad_enabled() and runs_triton(x.device)
