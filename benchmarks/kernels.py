@@ -107,9 +107,7 @@ def probe_dense(width: int, layers: int, batch: int) -> None:
         normed,
         {
             "torch": lambda layer: _plain_dense(x, layer),
-            "ours, a norm apart": lambda layer: dense_triton.normed_dense(
-                dense_triton.Rows(x, None), layer
-            ),
+            "ours, a norm apart": lambda layer: dense_triton.normed_dense(rows, layer),
             **{
                 f"{cut.rows}x{cut.columns}x{cut.depth}": variant(moments=moments, cut=cut)
                 for cut in TILES[batch]

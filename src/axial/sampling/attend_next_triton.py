@@ -12,10 +12,8 @@ from axial.sampling import overlap_triton as overlap
 from axial.sampling.overlap_triton import let_next_begin, wait_for_previous
 
 _HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
-"""Heads that a program of attention takes at most, as long as there are so many programs; and how
-large they may be."""
-_KEYS = 1024
-"""Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
+"""Heads that a program takes at most, as long as there are so many programs; and how large they
+may be."""
 _KEYS = 1024
 """Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
 

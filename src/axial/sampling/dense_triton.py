@@ -28,46 +28,6 @@ SEVERAL, NARROW = 256, 384
 """Up to so many rows of this width their norm costs less where they are made than as a kernel."""
 _ROOMY = 160 << 10
 """Bytes of shared memory that the larger tiles fit into."""
-MANY, NUMBERS = 4096, 4096
-"""From more rows on, a program of the norm takes several: as many as have so many numbers."""
-_HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
-"""Heads that a program of attention takes at most, as long as there are so many programs; and how
-large they may be."""
-_KEYS = 1024
-"""Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
-FEW = 4
-"""Up to so many rows a dense layer is a sum over its weights rather than a matrix product."""
-SEVERAL, NARROW = 256, 384
-"""Up to so many rows of this width their norm costs less where they are made than as a kernel."""
-_ROOMY = 160 << 10
-"""Bytes of shared memory that the larger tiles fit into."""
-MANY, NUMBERS = 4096, 4096
-"""From more rows on, a program of the norm takes several: as many as have so many numbers."""
-_HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
-"""Heads that a program of attention takes at most, as long as there are so many programs; and how
-large they may be."""
-_KEYS = 1024
-"""Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
-SEVERAL, NARROW = 256, 384
-"""Up to so many rows of this width their norm costs less where they are made than as a kernel."""
-_ROOMY = 160 << 10
-"""Bytes of shared memory that the larger tiles fit into."""
-MANY, NUMBERS = 4096, 4096
-"""From more rows on, a program of the norm takes several: as many as have so many numbers."""
-_HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
-"""Heads that a program of attention takes at most, as long as there are so many programs; and how
-large they may be."""
-_KEYS = 1024
-"""Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
-_ROOMY = 160 << 10
-"""Bytes of shared memory that the larger tiles fit into."""
-MANY, NUMBERS = 4096, 4096
-"""From more rows on, a program of the norm takes several: as many as have so many numbers."""
-_HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
-"""Heads that a program of attention takes at most, as long as there are so many programs; and how
-large they may be."""
-_KEYS = 1024
-"""Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,8 @@ from axial.models.layers import NORM_EPS
 from axial.sampling import overlap_triton as overlap
 from axial.sampling.overlap_triton import let_next_begin, wait_for_previous
 
-MANY, NUMBERS = 4096, 4096
-"""From more rows on, a program of the norm takes several: as many as have so many numbers."""
-_HEADS, _PROGRAMS, _SMALL = 4, 2048, 64
-"""Heads that a program of attention takes at most, as long as there are so many programs; and how
-large they may be."""
-_KEYS = 1024
-"""Numbers of the keys that it attends to at a time: more do not fit into a warp's registers."""
+_MANY, _NUMBERS = 4096, 4096
+"""From more rows on, a program takes several: as many as have so many numbers."""
 
 
 def normalize(x: Tensor) -> Tensor:
@@ -35,7 +30,7 @@ def _normalized(x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
     rows, width = x.shape
     out, block = torch.empty_like(x), triton.next_power_of_2(width)
     total = x if added is None else torch.empty_like(x)
-    together = max(1, NUMBERS // block) if rows > MANY else 1
+    together = max(1, _NUMBERS // block) if rows > _MANY else 1
     _normalize[(triton.cdiv(rows, together),)](
         x,
         x if added is None else added,
